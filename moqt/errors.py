@@ -1,0 +1,107 @@
+"""Everything that moqt raises.
+
+MoqtError
+|- LocalProtocolError            we were asked for what the protocol or our state forbids
+|- NotSupported                  a part of the protocol that this package does not implement
+|- RemoteProtocolError  .code    the peer broke the protocol            ends the session
+|- SessionClosed        .code    the session is over                    ends the session
+|- RequestRejected      .code    the peer refused one request           ends the request
+|- RequestEnded         .code    the publisher ended a subscription     ends the request
+|- StreamReset          .code    one stream was cut                     ends the stream
+|- ResourceBusy                  a named limit of ours is reached       ends nothing
+`- TimedOut             .after_s the peer did not answer in time        ends the request
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode, StreamResetCode
+    from moqt.types import FullTrackName
+
+
+class MoqtError(Exception):
+    """Base of all errors of this package."""
+
+
+class LocalProtocolError(MoqtError):
+    """Nothing ended: the call asked for what the protocol or the session's state forbids."""
+
+
+class NotSupported(MoqtError):
+    """Nothing ended: the call asked for a part of MOQT that this package does not implement."""
+
+
+class RemoteProtocolError(MoqtError):
+    """Ends the session: the peer broke the protocol; `code` is what we close with."""
+
+    def __init__(self, code: SessionErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class SessionClosed(MoqtError):
+    """Ends the session: it was closed, by us or by the peer, or the connection was lost."""
+
+    def __init__(self, code: SessionErrorCode, reason: str, *, by_peer: bool) -> None:
+        who = "by the peer" if by_peer else "here"
+        super().__init__(f"session closed {who}: {code.name}" + (f" ({reason})" if reason else ""))
+        self.code = code
+        self.reason = reason
+        self.by_peer = by_peer
+
+
+class RequestRejected(MoqtError):
+    """Ends the request: the peer answered REQUEST_ERROR (MOQT-22 9.4).
+
+    `retry_interval_ms` is None when the same request should not be sent again.
+    `redirect_uri` and `redirect_name` are set for code REDIRECT.
+    """
+
+    def __init__(
+        self,
+        code: RequestErrorCode,
+        reason: str,
+        *,
+        retry_interval_ms: int | None = None,
+        redirect_uri: str | None = None,
+        redirect_name: FullTrackName | None = None,
+    ) -> None:
+        super().__init__(f"request rejected: {code.name}" + (f" ({reason})" if reason else ""))
+        self.code = code
+        self.reason = reason
+        self.retry_interval_ms = retry_interval_ms
+        self.redirect_uri = redirect_uri
+        self.redirect_name = redirect_name
+
+
+class RequestEnded(MoqtError):
+    """Ends the request: the publisher ended it for another reason than the track's end."""
+
+    def __init__(self, code: PublishDoneCode, reason: str) -> None:
+        super().__init__(f"publisher ended it: {code.name}" + (f" ({reason})" if reason else ""))
+        self.code = code
+        self.reason = reason
+
+
+class StreamReset(MoqtError):
+    """Ends the stream: its sender reset it. `raw_code` is the number on the wire (62 bits)."""
+
+    def __init__(self, code: StreamResetCode, raw_code: int) -> None:
+        super().__init__(f"stream reset: {code.name} (0x{raw_code:x})")
+        self.code = code
+        self.raw_code = raw_code
+
+
+class ResourceBusy(MoqtError):
+    """Nothing ended: a named limit is reached; the message says which and its value."""
+
+
+class TimedOut(MoqtError):
+    """Ends the request: the peer did not answer within `after_s` seconds."""
+
+    def __init__(self, what: str, after_s: float) -> None:
+        super().__init__(f"{what}: no answer within {after_s:g} s")
+        self.after_s = after_s

@@ -1,0 +1,1 @@
+"""Incremental codecs of MOQT draft 22."""
