@@ -1,0 +1,88 @@
+"""Every limit of a session, with its unit in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+MEBI = 1 << 20
+
+
+class Role(Enum):
+    """Who opened the connection. Request IDs and some checks depend on it (MOQT-22 6.4.2.1)."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """Limits and announcements of one endpoint. All are per session."""
+
+    implementation: str = "kvcs-moqt/0.1"
+    """MOQT_IMPLEMENTATION; empty: not sent (MOQT-22 9.1)."""
+
+    max_filter_ranges: int = 32
+    """MAX_FILTER_RANGES announced and enforced: Ranges over all filters of one request."""
+
+    max_request_updates: int = 16
+    """MAX_REQUEST_UPDATES announced and enforced: unanswered updates on one stream; 0 = any."""
+
+    max_requests: int = 1024
+    """Open requests that a peer may have; more are refused with EXCESSIVE_LOAD."""
+
+    max_pending_requests: int = 4096
+    """Our own requests that may be open at once; more raise ResourceBusy."""
+
+    max_object_octets: int = 256 * MEBI
+    """The largest payload accepted; a larger one cancels its request."""
+
+    max_buffered_octets: int = 8 * MEBI
+    """Payload octets of one request that may lie unread before its credit stops."""
+
+    max_stray_octets: int = 2 * MEBI
+    """Octets held for streams whose Track Alias or Request ID is not known yet."""
+
+    max_stray_streams: int = 64
+    """Streams held for the same reason; more are stopped."""
+
+    stray_timeout_s: float = 5.0
+    """How long such a stream is held before it is stopped."""
+
+    max_lag_octets: int = 8192 * MEBI
+    """How far a subscription may fall behind its track: octets published, wanted, and not yet
+    handed to QUIC. Beyond it the subscription ends with TOO_FAR_BEHIND (MOQT-22 5.2). Lag costs no
+    memory of its own, since what is retained is shared by all subscribers; what a subscriber pins
+    by itself is one Object for each of `max_active_streams`."""
+
+    max_active_streams: int = 8
+    """Object streams written at once by this session; further Groups wait in order of priority."""
+
+    write_octets: int = 65536
+    """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece."""
+
+    max_request_stream_octets: int = 1 * MEBI
+    """Unsent octets on one request stream (NAMESPACE messages above all); beyond it the request is
+    cancelled with EXCESSIVE_LOAD."""
+
+    max_namespaces: int = 65536
+    """Namespaces that one SUBSCRIBE_NAMESPACE of ours may have reported and not withdrawn."""
+
+    max_events: int = 65536
+    """Events not yet taken by the application. Objects are bounded by `max_buffered_octets`
+    already; a peer that causes more events than this loses the session."""
+
+    setup_timeout_s: float = 10.0
+    """Time for the peer's SETUP after the handshake; then CONTROL_MESSAGE_TIMEOUT."""
+
+    request_timeout_s: float = 30.0
+    """Time for the first answer to a request of ours; then it is cancelled with `TimedOut`."""
+
+    stream_header_timeout_s: float = 30.0
+    """Time for the header of an incoming data stream; then the stream is stopped."""
+
+    done_timeout_s: float = 10.0
+    """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9)."""
+
+    goaway_timeout_ms: int = 10_000
+    """Timeout put into a GOAWAY of ours when the caller names none."""
