@@ -1,0 +1,126 @@
+"""Strict reading of I-JSON (RFC 7493): what `json.loads` lets through is refused with its path.
+
+Refused: duplicate member names, NaN and infinities, numbers outside the safe range, lone
+surrogates, text that is not UTF-8, and nesting or length beyond a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+__all__ = ["MAX_DEPTH", "MAX_SAFE_INTEGER", "IJsonError", "JsonValue", "check", "parse"]
+
+JsonValue: TypeAlias = (
+    "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+
+MAX_DEPTH = 32
+"""Arrays and objects inside each other; deeper values are refused."""
+
+MAX_SAFE_INTEGER = 2**53 - 1
+"""The largest magnitude of a number that every JSON reader keeps exactly (RFC 7493 2.2)."""
+
+
+class IJsonError(ValueError):
+    """A text or value is not I-JSON; `path` is where, as in `$.rope.theta`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+        self.problem = problem
+
+
+class _Duplicated(dict[str, Any]):
+    """An object with a member name given twice; found by `check`, which knows the path."""
+
+    name = ""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    names = [name for name, _ in pairs]
+    duplicated = _Duplicated(members)
+    duplicated.name = next(name for name in names if names.count(name) > 1)
+    return duplicated
+
+
+def parse(text: bytes | bytearray | memoryview | str, *, max_octets: int) -> Any:
+    """Return the value of a JSON text, read strictly but not yet walked: call `check` on it.
+
+    Raises: IJsonError when it is no JSON text, holds NaN or Infinity, or is over `max_octets`.
+    """
+    if len(text) > max_octets:
+        raise IJsonError("$", f"{len(text)} octets are over the bound of {max_octets}")
+    try:
+        decoded = text if isinstance(text, str) else bytes(text).decode("utf-8")
+        return json.loads(decoded, object_pairs_hook=_object, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise IJsonError("$", f"not UTF-8 at octet {error.start}") from error
+    except RecursionError:
+        raise IJsonError("$", f"nested deeper than {MAX_DEPTH}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise IJsonError("$", f"not JSON: {error.msg} at {where}") from error
+    except IJsonError:
+        raise
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise IJsonError("$", f"a number is out of range: {error}") from error
+
+
+def _constant(name: str) -> Any:
+    raise IJsonError("$", f"{name} is not a JSON number")
+
+
+def check(value: object, path: str = "$", *, depth: int = 0) -> Any:
+    """Return a plain copy of `value`: dict, list, str, int, float, bool, None. Paths in errors.
+
+    A float without a fraction becomes an int, as both have one canonical form (RFC 8785 3.2.2.3).
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _string(value, path)
+    if isinstance(value, (int, float)):
+        return _number(value, path)
+    if depth >= MAX_DEPTH:
+        raise IJsonError(path, f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Mapping):
+        if isinstance(value, _Duplicated):
+            raise IJsonError(path, f"member {value.name!r} is given twice")
+        return {
+            _name(name, path): check(member, f"{path}.{name}", depth=depth + 1)
+            for name, member in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [
+            check(element, f"{path}[{position}]", depth=depth + 1)
+            for position, element in enumerate(value)
+        ]
+    raise IJsonError(path, f"{type(value).__name__} is not a JSON type")
+
+
+def _name(name: object, path: str) -> str:
+    if not isinstance(name, str):
+        raise IJsonError(path, f"member name {name!r} is not a string")
+    return _string(name, path)
+
+
+def _string(text: str, path: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise IJsonError(path, "a string has a lone surrogate") from None
+    return str(text)
+
+
+def _number(number: int | float, path: str) -> int | float:
+    if not math.isfinite(number) if isinstance(number, float) else False:
+        raise IJsonError(path, f"{number} is not a JSON number")
+    if abs(number) > MAX_SAFE_INTEGER:
+        raise IJsonError(path, f"a number is outside +-{MAX_SAFE_INTEGER} (RFC 7493 2.2)")
+    return int(number) if isinstance(number, int) or number.is_integer() else float(number)
