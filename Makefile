@@ -93,11 +93,11 @@ $(HF_VENV)/bin/python:
 
 $(HF_STAMP): pyproject.toml | $(HF_VENV)/bin/python
 	@echo "setting up $(HF_VENV) with torch and transformers"
-	@$(HF_VENV)/bin/python $(PIP) --editable '.[hf]' torch==2.13.0
+	@$(HF_VENV)/bin/python $(PIP) --editable '.[hf,dev]' torch==2.13.0
 	@touch $@
 
 hf: $(HF_STAMP)
-	$(HF_VENV)/bin/python -m examples.hf_disaggregated $(HF_ARGS)
+	$(HF_VENV)/bin/python -m pytest tests/hf $(HF_ARGS)
 
 clean:
 	rm -rf $(VENV) $(HF_VENV) build dist *.egg-info
