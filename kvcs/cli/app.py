@@ -1,0 +1,54 @@
+"""The Typer application: its commands, and what an error becomes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+
+from kvcs.cli.exits import ExitCode, explain
+from kvcs.cli.id import identify
+from kvcs.cli.output import print_failure, print_warning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="kvcs",
+    help="Stream a transformer's KV cache layer by layer over MOQT.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("id")(identify)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print_warning(str(message))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are printed, not raised."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            code = app(list(arguments), prog_name="kvcs", standalone_mode=False)
+            return code if isinstance(code, int) else ExitCode.OK
+        except (Exception, KeyboardInterrupt) as error:
+            failure = explain(error)
+            if "--debug" in arguments:
+                traceback.print_exception(error, file=sys.stderr)
+            if failure.code is not ExitCode.BROKEN_PIPE:
+                print_failure(failure, as_json="--json" in arguments)
+            return failure.code

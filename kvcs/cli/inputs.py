@@ -1,0 +1,162 @@
+"""Reads what commands are given: descriptors, tokens, secrets, addresses, ranges."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from kvcs.cli.exits import CommandError, ExitCode
+from kvcs.errors import InvalidKey
+from kvcs.kvsp.descriptor import MAX_DESCRIPTOR_OCTETS, Descriptor
+from kvcs.kvsp.identity import Scope
+
+if TYPE_CHECKING:
+    from kvcs.kvsp.identity import Tokens
+    from kvcs.kvsp.shapes import AnyArray
+
+__all__ = [
+    "find_scope",
+    "need_descriptor",
+    "need_scope",
+    "need_tokens",
+    "parse_address",
+    "parse_layers",
+    "read_file",
+]
+
+MAX_TOKENS_OCTETS = 256 * 2**20
+"""The longest token file that is read; one of 10 million tokens as text has less."""
+
+_LAYERS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+def read_file(path: Path, max_octets: int) -> bytes:
+    """Return a file's octets; CommandError when it cannot be read or has more than `max_octets`."""
+    try:
+        with path.open("rb") as file:
+            octets = file.read(max_octets + 1)
+    except OSError as error:
+        raise CommandError(ExitCode.FILE, f"{path}: {error.strerror or error}") from error
+    if len(octets) > max_octets:
+        raise CommandError(ExitCode.FILE, f"{path}: is over {max_octets} octets")
+    return octets
+
+
+def need_descriptor(path: Path | None) -> Descriptor:
+    """Return the descriptor in a JSON file; CommandError, InvalidDescriptor if it cannot."""
+    if path is None:
+        raise CommandError(
+            ExitCode.USAGE,
+            "no Compatibility Descriptor",
+            hint="--descriptor FILE; a producer's is in `kvcs inspect URL --json`",
+        )
+    return Descriptor.from_json(read_file(path, MAX_DESCRIPTOR_OCTETS))
+
+
+def find_scope(key_file: Path | None) -> Scope | None:
+    """Return the scope of a key file or of KVCS_SCOPE_KEY; None when neither is given."""
+    if key_file is not None:
+        try:
+            return Scope.from_file(key_file)
+        except OSError as error:
+            # Not the name: who mistakes the option gives the key itself.
+            raise CommandError(
+                ExitCode.FILE, f"the scope key file cannot be read: {error.strerror or 'no reason'}"
+            ) from error
+    text = os.environ.get("KVCS_SCOPE_KEY")
+    if not text:
+        return None
+    try:
+        return Scope.from_hex(text)
+    except InvalidKey as error:
+        raise CommandError(ExitCode.USAGE, f"KVCS_SCOPE_KEY: {error}") from error
+
+
+def need_scope(key_file: Path | None) -> Scope:
+    """Return the scope; CommandError when no key is given."""
+    scope = find_scope(key_file)
+    if scope is None:
+        raise CommandError(
+            ExitCode.USAGE,
+            "no scope key",
+            hint="set KVCS_SCOPE_KEY_FILE or --scope-key-file; `kvcs keygen scope` makes one",
+        )
+    return scope
+
+
+def need_tokens(source: str | None) -> Tokens:
+    """Return the token ids of a file, or of stdin for "-".
+
+    A JSON array, whitespace-separated decimal text, or an .npy array of integers; told apart by
+    content. Ranges are the library's to check.
+    """
+    if source is None:
+        raise CommandError(ExitCode.USAGE, "no tokens", hint="--tokens FILE, or - for stdin")
+    if source == "-":
+        where = "stdin"
+        octets = sys.stdin.buffer.read(MAX_TOKENS_OCTETS + 1)
+        if len(octets) > MAX_TOKENS_OCTETS:
+            raise CommandError(ExitCode.USAGE, f"stdin: is over {MAX_TOKENS_OCTETS} octets")
+    else:
+        where = source
+        octets = read_file(Path(source), MAX_TOKENS_OCTETS)
+    try:
+        return _tokens(octets)
+    except (ValueError, EOFError, msgspec.DecodeError) as error:
+        raise CommandError(
+            ExitCode.USAGE,
+            f"{where}: not token ids: {error}",
+            hint="expected a JSON array, integers with spaces between them, or .npy",
+        ) from error
+
+
+def _tokens(octets: bytes) -> Tokens:
+    if octets.startswith(b"\x93NUMPY"):
+        array: AnyArray = np.load(io.BytesIO(octets), allow_pickle=False)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"an array of {array.dtype}, shape {array.shape}, not one of integers")
+        return array
+    text = octets.strip()
+    if text.startswith(b"["):
+        ids: list[int] = msgspec.json.decode(text, type=list[int])
+        return ids
+    words = text.split()
+    for position, word in enumerate(words):
+        if not word.isdigit() or len(word) > 10:
+            raise ValueError(f"word {position} is {word[:20].decode('ascii', 'replace')!r}")
+    return [int(word) for word in words]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of "HOST:PORT" or "[IPv6]:PORT"; port 0 lets the system choose."""
+    host, separator, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536) or (
+        ":" in host and not bracketed
+    ):
+        raise CommandError(
+            ExitCode.USAGE,
+            f"{text!r} is no address",
+            hint="expected HOST:PORT or [IPv6]:PORT, for example 127.0.0.1:4443",
+        )
+    return host, int(port)
+
+
+def parse_layers(text: str | None) -> range | None:
+    """Return the layers of "a-b" (both inclusive) or "a"; None for None, which is all."""
+    if text is None:
+        return None
+    match = _LAYERS.fullmatch(text)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise CommandError(
+            ExitCode.USAGE, f"{text!r} is no range of layers", hint="expected a-b with a <= b, or a"
+        )
+    return range(int(match[1]), int(match[2] or match[1]) + 1)

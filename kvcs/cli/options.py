@@ -1,0 +1,88 @@
+"""Options that several commands share. No option takes a secret: those come from files or
+the environment, because arguments are visible to every user of the machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Authority",
+    "Debug",
+    "DescriptorFile",
+    "Force",
+    "Insecure",
+    "Json",
+    "KNames",
+    "ScopeKeyFile",
+    "TokensFile",
+    "Trust",
+    "Url",
+    "VNames",
+]
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", envvar="KVCS_URL", help="moqt://HOST:PORT/ of a producer or relay."
+    ),
+]
+DescriptorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--descriptor",
+        metavar="FILE",
+        help="Compatibility Descriptor as JSON.",
+        envvar="KVCS_DESCRIPTOR",
+    ),
+]
+TokensFile = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens",
+        metavar="FILE",
+        help="Token ids: a JSON array, whitespace-separated text, or .npy; - is stdin.",
+    ),
+]
+ScopeKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--scope-key-file",
+        metavar="FILE",
+        envvar="KVCS_SCOPE_KEY_FILE",
+        help="Scope key in hexadecimal (`kvcs keygen scope`); or set KVCS_SCOPE_KEY.",
+    ),
+]
+Trust = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust",
+        metavar="FILE",
+        envvar="KVCS_TRUST",
+        help="Public key of a trusted producer; then only signed publications count. Repeatable.",
+    ),
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", metavar="FILE", envvar="KVCS_CA", help="CA or certificate to trust, as PEM."
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Do not verify the peer's certificate. For trying out only."),
+]
+KNames = Annotated[
+    str, typer.Option("--k-names", metavar="TEMPLATE", help="Names of the K tensors.")
+]
+VNames = Annotated[
+    str, typer.Option("--v-names", metavar="TEMPLATE", help="Names of the V tensors.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one document a line, for machines.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
