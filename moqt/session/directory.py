@@ -1,0 +1,138 @@
+"""The tracks and namespaces that an endpoint's sessions answer from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from moqt.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moqt.session.source import TrackSource
+    from moqt.types import FullTrackName, TrackNamespace
+
+__all__ = ["NamespaceListener", "TrackDirectory"]
+
+
+class NamespaceListener(Protocol):
+    """Who wants to hear of namespaces. Calls note what to do and never change the directory."""
+
+    def namespace_added(self, namespace: TrackNamespace) -> None:
+        """A namespace got its first track, or was announced."""
+
+    def namespace_removed(self, namespace: TrackNamespace) -> None:
+        """A namespace lost its last track and is not announced."""
+
+
+class TrackDirectory:
+    """Tracks by Full Track Name, and the namespaces to report to SUBSCRIBE_NAMESPACE.
+
+    Holds what the application put in and nothing that a peer sent. Finding a track, and all that
+    concerns one prefix, costs no more when other tracks and namespaces are many.
+    """
+
+    def __init__(self) -> None:
+        self._tracks: dict[FullTrackName, TrackSource] = {}
+        self._reasons: dict[TrackNamespace, int] = {}  # tracks in it, plus 1 when announced
+        self._announced: set[TrackNamespace] = set()
+        self._by_prefix: dict[tuple[bytes, ...], dict[TrackNamespace, None]] = {}
+        self._listeners: dict[tuple[bytes, ...], dict[NamespaceListener, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    # Tracks
+
+    def add(self, track: TrackSource) -> None:
+        """Serve `track` from now on; its namespace is reported.
+
+        Raises: LocalProtocolError when another track has its name.
+        """
+        if track.name in self._tracks:
+            raise LocalProtocolError(f"{track.name}: a track of this name is served already")
+        self._tracks[track.name] = track
+        self._hold(track.name.namespace)
+
+    def remove(self, track: TrackSource) -> None:
+        """Refuse new requests for `track`; those that run go on. Harmless when it is not served."""
+        if self._tracks.get(track.name) is track:
+            del self._tracks[track.name]
+            self._release(track.name.namespace)
+
+    def find(self, name: FullTrackName) -> TrackSource | None:
+        """Return the track of this name, None when there is none."""
+        return self._tracks.get(name)
+
+    def tracks(self) -> tuple[TrackSource, ...]:
+        """Return all tracks."""
+        return tuple(self._tracks.values())
+
+    # Namespaces
+
+    def announce(self, namespace: TrackNamespace) -> None:
+        """Report `namespace` although it may have no track yet. Harmless twice."""
+        if namespace.is_reserved:
+            raise LocalProtocolError(
+                f"{namespace}: a first field that begins with '.' is reserved (MOQT-22 2.4.3)"
+            )
+        if namespace not in self._announced:
+            self._announced.add(namespace)
+            self._hold(namespace)
+
+    def withdraw(self, namespace: TrackNamespace) -> None:
+        """Take `announce` back; tracks in it keep it reported. Harmless twice."""
+        if namespace in self._announced:
+            self._announced.discard(namespace)
+            self._release(namespace)
+
+    def namespaces(self, prefix: TrackNamespace | None = None) -> tuple[TrackNamespace, ...]:
+        """Return the namespaces below `prefix` (None: all), the oldest first."""
+        fields = () if prefix is None else prefix.fields
+        return tuple(self._by_prefix.get(fields, ()))
+
+    def listen(self, prefix: TrackNamespace, listener: NamespaceListener) -> None:
+        """Tell `listener` of namespaces below `prefix` from now on."""
+        self._listeners.setdefault(prefix.fields, {})[listener] = None
+
+    def unlisten(self, prefix: TrackNamespace, listener: NamespaceListener) -> None:
+        """Take `listen` back. Harmless twice."""
+        listeners = self._listeners.get(prefix.fields, {})
+        listeners.pop(listener, None)
+        if not listeners:
+            self._listeners.pop(prefix.fields, None)
+
+    def _hold(self, namespace: TrackNamespace) -> None:
+        count = self._reasons.get(namespace, 0)
+        self._reasons[namespace] = count + 1
+        if count:
+            return
+        for prefix in _prefixes(namespace):
+            self._by_prefix.setdefault(prefix, {})[namespace] = None
+        for listener in self._listeners_of(namespace):
+            listener.namespace_added(namespace)
+
+    def _release(self, namespace: TrackNamespace) -> None:
+        self._reasons[namespace] -= 1
+        if self._reasons[namespace]:
+            return
+        del self._reasons[namespace]
+        for prefix in _prefixes(namespace):
+            below = self._by_prefix[prefix]
+            del below[namespace]
+            if not below:
+                del self._by_prefix[prefix]
+        for listener in self._listeners_of(namespace):
+            listener.namespace_removed(namespace)
+
+    def _listeners_of(self, namespace: TrackNamespace) -> list[NamespaceListener]:
+        return [
+            listener
+            for prefix in _prefixes(namespace)
+            for listener in self._listeners.get(prefix, ())
+        ]
+
+
+def _prefixes(namespace: TrackNamespace) -> Iterator[tuple[bytes, ...]]:
+    for length in range(len(namespace) + 1):
+        yield namespace.fields[:length]

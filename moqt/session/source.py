@@ -1,0 +1,413 @@
+"""One track of this endpoint: written by the application, read by every session that serves it.
+
+Payloads are kept by reference and shared by all subscriptions and fetches; the writer must never
+change an octet that it handed over. Memory lent here is free again when its last reference goes:
+after its Objects were evicted and no session has one of them in flight.
+
+One thread: writers, sessions and eviction all run on the loop that runs the sessions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from moqt.codes import ObjectStatus, PublishDoneCode
+from moqt.errors import LocalProtocolError
+from moqt.session.history import History, StoredGroup, StoredObject, StoredSubgroup
+from moqt.types import Location, ObjectHeader
+from moqt.wire.properties import TrackProperties
+from moqt.wire.vi64 import MAX_VI64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from moqt.codes import GroupOrder
+    from moqt.types import FullTrackName
+
+__all__ = ["SubgroupWriter", "TrackListener", "TrackSource"]
+
+
+class TrackListener(Protocol):
+    """A subscription that wants to hear of a track. Calls note what to do and do nothing else."""
+
+    def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
+        """A Subgroup was opened; it holds no Object yet."""
+
+    def track_finished(self) -> None:
+        """The track was ended or aborted."""
+
+    def measure_lag(self) -> int:
+        """Return how many octets may still be published before it has to be asked again."""
+
+
+class SubgroupWriter:
+    """Writes the Objects of one Subgroup, in rising order of Object ID."""
+
+    __slots__ = ("_group", "_subgroup", "_track")
+
+    def __init__(self, track: TrackSource, group: StoredGroup, subgroup: StoredSubgroup) -> None:
+        self._track = track
+        self._group = group
+        self._subgroup = subgroup
+
+    @property
+    def group_id(self) -> int:
+        """The Group it writes to."""
+        return self._subgroup.group_id
+
+    @property
+    def subgroup_id(self) -> int:
+        """The Subgroup it writes to."""
+        return self._subgroup.subgroup_id
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._subgroup.is_closed
+
+    def write(
+        self, object_id: int, payload: Buffer | Sequence[Buffer], properties: bytes = b""
+    ) -> None:
+        """Publish one Object; `payload` may be several buffers that make up one payload.
+
+        Any C-contiguous buffer will do, a numpy array too. It is kept, not copied, and must not
+        change until the Object was evicted and sent. `properties` is an encoded list
+        (`ObjectProperties.serialize`); the first Object of a Subgroup decides whether its stream
+        has room for properties.
+        Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group, or
+        for a closed Subgroup or track; TypeError or ValueError for what is no contiguous buffer.
+        """
+        views = _views(payload)
+        length = views[0].nbytes if len(views) == 1 else sum(view.nbytes for view in views)
+        self._check(object_id)
+        subgroup = self._subgroup
+        if properties and not subgroup.has_properties:
+            if subgroup.last_object_id >= 0:
+                raise LocalProtocolError(
+                    f"{self}: Object {object_id} has properties but the first Object had none, "
+                    "which settled the form of the stream"
+                )
+            subgroup.has_properties = True
+        header = ObjectHeader(
+            subgroup.group_id,
+            object_id,
+            subgroup.subgroup_id,
+            subgroup.publisher_priority,
+            length,
+            ObjectStatus.NORMAL,
+            properties,
+        )
+        self._track.store(subgroup, StoredObject(header, views))
+
+    def end_of_group(self, object_id: int | None = None) -> None:
+        """Publish the End of Group status Object: no Object at or behind `object_id` exists.
+
+        None: right behind this Subgroup's last Object. `close` the Subgroup all the same.
+        """
+        if object_id is None:
+            object_id = self._subgroup.last_object_id + 1
+        self._check(object_id)
+        for other in self._group.subgroups.values():
+            if other.last_object_id >= object_id:
+                raise LocalProtocolError(
+                    f"{self}: End of Group at {object_id}, but Object {other.last_object_id} exists"
+                )
+        self._group.end_of_group = object_id
+        self._store_status(object_id, ObjectStatus.END_OF_GROUP)
+
+    def close(self) -> None:
+        """End the Subgroup: its streams are ended by FIN once all is written. Harmless twice."""
+        if not self._subgroup.is_closed:
+            self._subgroup.is_closed = True
+            self._track.subgroup_closed(self._subgroup)
+
+    def _store_status(self, object_id: int, status: ObjectStatus) -> None:
+        subgroup = self._subgroup
+        header = ObjectHeader(
+            subgroup.group_id,
+            object_id,
+            subgroup.subgroup_id,
+            subgroup.publisher_priority,
+            0,
+            status,
+        )
+        self._track.store(subgroup, StoredObject(header, ()))
+
+    def _check(self, object_id: int) -> None:
+        subgroup = self._subgroup
+        if subgroup.is_closed or not self._track.is_live:
+            raise LocalProtocolError(f"{self}: closed")
+        if not subgroup.last_object_id < object_id <= MAX_VI64:
+            raise LocalProtocolError(
+                f"{self}: Object ID is {object_id}, expected more than {subgroup.last_object_id} "
+                "and at most 2^64-1"
+            )
+        end = self._group.end_of_group
+        if end is not None and object_id >= end:
+            raise LocalProtocolError(
+                f"{self}: Object {object_id} lies behind End of Group at {end}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self._track.name} Group {self.group_id} Subgroup {self.subgroup_id}"
+
+
+class TrackSource:
+    """A track that this endpoint publishes: its live edge and what it retains.
+
+    `max_retained_octets`: payload octets kept for late joiners; the first Objects go first, the
+    newest one always stays. None: nothing is evicted unless asked for. A subscription that has not
+    been handed an Object before it was evicted ends with TOO_FAR_BEHIND.
+    IDs of evicted Groups are not remembered: never use one again for other content (MOQT-22 2.1).
+    """
+
+    def __init__(
+        self,
+        name: FullTrackName,
+        *,
+        properties: TrackProperties | None = None,
+        max_retained_octets: int | None = None,
+    ) -> None:
+        if name.namespace.is_reserved:
+            raise LocalProtocolError(
+                f"{name}: a first namespace field that begins with '.' is reserved (MOQT-22 2.4.3)"
+            )
+        self.name = name
+        self.properties = TrackProperties() if properties is None else properties
+        self.max_retained_octets = max_retained_octets
+        self.published_octets = 0
+        """Payload octets ever published."""
+        self.end_location: Location | None = None
+        """Where End of Track stands; None before `end`."""
+        self.abort_code: PublishDoneCode | None = None
+        self.abort_reason = ""
+        self._history = History()
+        self._largest_group = -1
+        self._largest_object = -1
+        self._listeners: dict[TrackListener, None] = {}
+        self._lag_alarm: int | None = None
+
+    # Queries
+
+    @property
+    def largest(self) -> Location | None:
+        """The largest Location published (LARGEST_OBJECT); None: nothing yet."""
+        if self._largest_group < 0:
+            return None
+        return Location(self._largest_group, self._largest_object)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether all was published and `end` called."""
+        return self.end_location is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether more may be published."""
+        return self.end_location is None and self.abort_code is None
+
+    @property
+    def retained_octets(self) -> int:
+        """Payload octets held for late joiners."""
+        return self._history.octets
+
+    @property
+    def evicted_through(self) -> Location | None:
+        """Objects up to this Location may have been evicted; None: none was."""
+        return self._history.evicted_through
+
+    def __repr__(self) -> str:
+        return f"TrackSource({self.name}, largest={self.largest})"
+
+    # Publishing
+
+    def open_group(
+        self,
+        group_id: int,
+        *,
+        subgroup_id: int = 0,
+        publisher_priority: int | None = None,
+        ends_group: bool = False,
+    ) -> SubgroupWriter:
+        """Open a Subgroup, and its Group if it is new.
+
+        `publisher_priority`: 0 to 255, lower is more urgent; None: the track's default.
+        `ends_group`: the last Object of this Subgroup will be the last of the Group, which its
+        stream then says (END_OF_GROUP), without a status Object.
+        Raises: LocalProtocolError when the Subgroup exists, or the Group or the track has ended;
+        ValueError for a number out of range.
+        """
+        if publisher_priority is None:
+            publisher_priority = self.properties.default_publisher_priority
+        for value, what, limit in (
+            (group_id, "Group ID", MAX_VI64),
+            (subgroup_id, "Subgroup ID", MAX_VI64),
+            (publisher_priority, "Publisher Priority", 255),
+        ):
+            if not 0 <= value <= limit:
+                raise ValueError(f"{self.name}: {what} is {value}, expected 0 to {limit}")
+        if not self.is_live:
+            raise LocalProtocolError(f"{self.name}: the track has ended")
+        group = self._history.add_group(group_id)
+        if subgroup_id in group.subgroups:
+            raise LocalProtocolError(
+                f"{self.name}: Subgroup {subgroup_id} of Group {group_id} exists"
+            )
+        return self._open(
+            group,
+            StoredSubgroup(
+                group_id, subgroup_id, publisher_priority=publisher_priority, ends_group=ends_group
+            ),
+        )
+
+    def _open(self, group: StoredGroup, subgroup: StoredSubgroup) -> SubgroupWriter:
+        group.subgroups[subgroup.subgroup_id] = subgroup
+        for listener in tuple(self._listeners):
+            listener.subgroup_opened(subgroup)
+        return SubgroupWriter(self, group, subgroup)
+
+    def end(self, location: Location | None = None) -> None:
+        """End the track: no Object at or behind `location` exists.
+
+        None: Object 0 of the Group after the largest. An End of Track status Object goes there, on
+        a stream of its own; each subscription ends with TRACK_ENDED when it was sent all.
+        Raises: LocalProtocolError while a Subgroup is open, or for a `location` that is not behind
+        every Object.
+        """
+        if not self.is_live:
+            raise LocalProtocolError(f"{self.name}: the track has ended")
+        for subgroup in self._history.open_subgroups():
+            raise LocalProtocolError(
+                f"{self.name}: Subgroup {subgroup.subgroup_id} of Group {subgroup.group_id} "
+                "is still open"
+            )
+        if location is None:
+            location = Location(self._largest_group + 1, 0)
+        if self.largest is not None and location <= self.largest:
+            raise LocalProtocolError(
+                f"{self.name}: End of Track at {location}, but {self.largest} exists"
+            )
+        group = self._history.add_group(location.group_id)
+        if group.end_of_group is not None and location.object_id >= group.end_of_group:
+            raise LocalProtocolError(
+                f"{self.name}: End of Track at {location} lies behind End of Group at "
+                f"{group.end_of_group}; use the next Group"
+            )
+        subgroup_id = max(group.subgroups, default=-1) + 1
+        writer = self._open(
+            group,
+            StoredSubgroup(
+                location.group_id,
+                subgroup_id,
+                publisher_priority=self.properties.default_publisher_priority,
+                ends_group=False,
+            ),
+        )
+        writer._store_status(location.object_id, ObjectStatus.END_OF_TRACK)
+        writer.close()
+        self.end_location = location
+        self._tell_finished()
+
+    def abort(self, code: PublishDoneCode, reason: str = "") -> None:
+        """Stop the track: subscriptions end with `code`, fetches and fills are reset.
+
+        What it holds is released, except Objects in flight. Harmless on an aborted track.
+        """
+        if self.abort_code is not None:
+            return
+        self.abort_code = code
+        self.abort_reason = reason
+        self._tell_finished()
+        self.evict_all()
+
+    def _tell_finished(self) -> None:
+        for listener in tuple(self._listeners):
+            listener.track_finished()
+
+    # Eviction
+
+    def evict_before(self, location: Location) -> None:
+        """Give up every Object before `location`; those in flight are still sent whole."""
+        self._history.evict_before(location)
+
+    def evict_all(self) -> None:
+        """Give up every Object."""
+        self._history.evict_before(Location(MAX_VI64, MAX_VI64))
+
+    # For the send side of sessions
+
+    def add_listener(self, listener: TrackListener) -> None:
+        """Call `listener` from now on."""
+        self._listeners[listener] = None
+        alarm = self.published_octets + listener.measure_lag()
+        if self._lag_alarm is None or alarm < self._lag_alarm:
+            self._lag_alarm = alarm
+
+    def remove_listener(self, listener: TrackListener) -> None:
+        """Call `listener` no more."""
+        self._listeners.pop(listener, None)
+
+    def open_subgroups(self) -> Iterator[StoredSubgroup]:
+        """Yield the Subgroups that may still grow."""
+        return self._history.open_subgroups()
+
+    def last_object_of(self, group_id: int) -> int | None:
+        """Return the largest Object ID that is retained of a Group, status Objects left out."""
+        group = self._history.group(group_id)
+        if group is None:
+            return None
+        found = [
+            stored.header.object_id
+            for subgroup in group.subgroups.values()
+            for stored in subgroup.objects[-2:]
+            if stored.header.status is ObjectStatus.NORMAL
+        ]
+        return max(found, default=None)
+
+    def walk(
+        self, start: Location, end: Location, order: GroupOrder
+    ) -> Iterator[StoredObject | Location]:
+        """Yield a range for a fetch or fill: see `History.walk`."""
+        return self._history.walk(start, end, order)
+
+    def store(self, subgroup: StoredSubgroup, stored: StoredObject) -> None:
+        """Take an Object from a SubgroupWriter, which has checked it."""
+        header = stored.header
+        if header.status is ObjectStatus.NORMAL and (
+            header.group_id > self._largest_group
+            or (header.group_id == self._largest_group and header.object_id > self._largest_object)
+        ):
+            self._largest_group = header.group_id
+            self._largest_object = header.object_id
+        self.published_octets += header.payload_length
+        self._history.octets += header.payload_length
+        subgroup.append(stored)
+        limit = self.max_retained_octets
+        if limit is not None and self._history.octets > limit:
+            self._history.evict_down_to(limit, keep=subgroup)
+        if self._lag_alarm is not None and self.published_octets > self._lag_alarm:
+            self._measure_lag()
+
+    def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
+        """Take note that a SubgroupWriter was closed."""
+        subgroup.tell_waiters()
+
+    def _measure_lag(self) -> None:
+        # Each says how much may be published before it must be asked again, so the scan over the
+        # subscriptions is not made for every Object.
+        allowed = [listener.measure_lag() for listener in tuple(self._listeners)]
+        self._lag_alarm = self.published_octets + min(allowed) if allowed else None
+
+
+def _views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview, ...]:
+    parts = payload if isinstance(payload, list | tuple) else (payload,)
+    views = []
+    for part in parts:
+        view = memoryview(part)
+        if view.ndim != 1 or view.format != "B":
+            view = view.cast("B")
+        if view.nbytes:
+            views.append(view)
+    return tuple(views)
