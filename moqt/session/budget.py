@@ -1,0 +1,102 @@
+"""Flow-control credit of one request: how much may lie unread (docs/architecture.md, Border 1).
+
+Octets that a sink placed are credited as they arrive: their memory exists already. So are those of
+an Object that is not whole, for as long as it is not, the application has nothing to consume and
+credit withheld would never come back. Credit stops while `max_buffered_octets` or more lie in whole
+Objects that the application has not consumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moqt.session.context import SessionContext
+
+
+class ReadBudget:
+    """What one request holds in memory of the session, and the credit it withholds for that."""
+
+    __slots__ = (
+        "_context",
+        "_limit",
+        "_unfinished",
+        "_withheld",
+        "unconsumed",
+        "unfinished_octets",
+    )
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._limit = max(1, context.config.max_buffered_octets)
+        self.unconsumed = 0
+        """Payload octets of whole Objects that wait for `consumed`."""
+        self.unfinished_octets = 0
+        """Payload lengths of the Objects in the making."""
+        self._unfinished: dict[int, int] = {}
+        self._withheld: dict[int, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """True while credit is withheld."""
+        return self.unconsumed >= self._limit
+
+    def begin(self, stream_id: int, octets: int) -> bool:
+        """An Object of `octets` begins in memory of the session.
+
+        Returns False when the Objects in the making would pass `max_object_octets` together.
+        """
+        if self.unfinished_octets + octets > self._context.config.max_object_octets:
+            return False
+        self._unfinished[stream_id] = octets
+        self.unfinished_octets += octets
+        return True
+
+    def complete(self, stream_id: int) -> None:
+        """The Object that began on this stream is whole and waits for the application."""
+        octets = self._unfinished.pop(stream_id, 0)
+        self.unfinished_octets -= octets
+        self.hold(octets)
+
+    def hold(self, octets: int) -> None:
+        """A whole Object of `octets` waits for the application."""
+        self.unconsumed += octets
+        self._context.stats.octets_unread += octets
+
+    def drop_unfinished(self, stream_id: int) -> None:
+        """The Object in the making on this stream will not be whole."""
+        self.unfinished_octets -= self._unfinished.pop(stream_id, 0)
+
+    def arrived(self, stream_id: int, octets: int) -> None:
+        """Octets of a stream are dealt with: credit them, or withhold that for a while."""
+        if self.unconsumed < self._limit:
+            self._context.transport.credit(stream_id, octets)
+        else:
+            self._withheld[stream_id] = self._withheld.get(stream_id, 0) + octets
+            self._context.stats.octets_withheld += octets
+
+    def forget_stream(self, stream_id: int) -> None:
+        """The stream was reset or stopped: the transport settles its credit by itself."""
+        self.drop_unfinished(stream_id)
+        self._context.stats.octets_withheld -= self._withheld.pop(stream_id, 0)
+
+    def consumed(self, octets: int) -> None:
+        """The application is done with an Object of `octets` in memory of the session."""
+        octets = min(octets, self.unconsumed)
+        self.unconsumed -= octets
+        self._context.stats.octets_unread -= octets
+        if self._withheld and self.unconsumed < self._limit:
+            self._credit_all()
+
+    def _credit_all(self) -> None:
+        withheld, self._withheld = self._withheld, {}
+        for stream_id, octets in withheld.items():
+            self._context.stats.octets_withheld -= octets
+            self._context.transport.credit(stream_id, octets)
+
+    def close(self) -> None:
+        """The request is over: credit what was withheld; what lies unread is the caller's."""
+        self._credit_all()
+        self._context.stats.octets_unread -= self.unconsumed
+        self.unconsumed = self.unfinished_octets = 0
+        self._unfinished.clear()

@@ -1,0 +1,303 @@
+"""Request IDs, the table of request streams, and its limits (MOQT-22 6.4.2)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy
+from moqt.session.config import Role
+from moqt.session.events import GoawayReceived
+from moqt.session.request_stream import RequestHandler, RequestStream
+from moqt.session.seen import SeenNumbers
+from moqt.session.states import Phase
+from moqt.wire.messages import (
+    Fetch,
+    Goaway,
+    Publish,
+    PublishNamespace,
+    RequestError,
+    RequestOk,
+    RequestUpdate,
+    Subscribe,
+    SubscribeNamespace,
+    SubscribeTracks,
+    TrackStatus,
+)
+from moqt.wire.rules import (
+    RequestKind,
+    request_kind,
+    validate_goaway,
+    validate_request_error,
+    validate_request_ok,
+    validate_request_update,
+)
+from moqt.wire.tokens import AliasType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.session.context import SessionContext
+    from moqt.types import TrackNamespace
+    from moqt.wire.messages import Message
+    from moqt.wire.tokens import AuthorizationToken
+
+__all__ = ["OVERLOAD_RETRY_MS", "Opener", "RequestHandler", "RequestStream", "Requests"]
+
+OVERLOAD_RETRY_MS: Final = 1000
+"""Retry Interval that goes with EXCESSIVE_LOAD."""
+
+Opener = (
+    Subscribe
+    | Fetch
+    | TrackStatus
+    | Publish
+    | PublishNamespace
+    | SubscribeNamespace
+    | SubscribeTracks
+)
+"""The first message of a request stream."""
+
+
+class Requests:
+    """All request streams of one session that are open in some direction."""
+
+    def __init__(
+        self, context: SessionContext, route: Callable[[RequestStream, Opener, float], None]
+    ) -> None:
+        """`route` gets each request of the peer that passed the general checks, once."""
+        self.context = context
+        self.streams: dict[int, RequestStream] = {}
+        """By stream ID."""
+        self.goaway_sent = False
+        self.goaway_received = False
+        self._route = route
+        self._is_server = context.role is Role.SERVER
+        self._next_id = 1 if self._is_server else 0
+        self._peer_ids = SeenNumbers()
+        self._ours = 0
+        self._blocked: dict[int, RequestStream] = {}
+        self._cut_short: list[tuple[RequestStream, RequestHandler, StreamResetCode]] = []
+
+    # Our requests
+
+    def open(
+        self,
+        kind: RequestKind,
+        handler: RequestHandler,
+        build: Callable[[int], Opener],
+        *,
+        now: float,
+        timeout_s: float | None = None,
+    ) -> RequestStream:
+        """Open a request; `build` makes its message from the Request ID.
+
+        `timeout_s` None: `request_timeout_s`. Raises: LocalProtocolError when the session is not
+        open or moving away, or the message cannot be written; ResourceBusy at
+        `max_pending_requests` and at the peer's limit of streams.
+        """
+        context = self.context
+        if context.is_closed:
+            raise LocalProtocolError("the session is closed")
+        if self.goaway_received or self.goaway_sent:
+            raise LocalProtocolError("no new requests after GOAWAY (MOQT-22 9.2)")
+        if self._ours >= context.config.max_pending_requests:
+            raise ResourceBusy(f"max_pending_requests is {context.config.max_pending_requests}")
+        message = build(self._next_id)
+        stream_id = context.transport.open(bidirectional=True)
+        if stream_id is None:
+            raise ResourceBusy("the peer's limit of bidirectional streams is reached")
+        stream = RequestStream(self, stream_id, is_ours=True)
+        stream.kind = kind
+        stream.request_id = self.take_id()
+        stream.handler = handler
+        self.streams[stream_id] = stream
+        self._ours += 1
+        context.stats.open_requests += 1
+        context.stats.requests_sent += 1
+        deadline = now + (context.config.request_timeout_s if timeout_s is None else timeout_s)
+        stream.answer_timer = context.timers.at(deadline, partial(self._time_out, stream))
+        stream.send(message)
+        return stream
+
+    def take_id(self) -> int:
+        """Use up the next Request ID of ours (MOQT-22 6.4.2.1)."""
+        request_id = self._next_id
+        self._next_id += 2
+        return request_id
+
+    def was_issued(self, request_id: int) -> bool:
+        """Return whether `request_id` is one of ours that was used."""
+        return request_id % 2 == self._next_id % 2 and request_id < self._next_id
+
+    def update(self, stream: RequestStream, message: RequestUpdate) -> None:
+        """Send a REQUEST_UPDATE; ResourceBusy at the peer's MAX_REQUEST_UPDATES (MOQT-22 9.1.7)."""
+        options = self.context.peer_options
+        limit = options.max_request_updates if options else 0
+        if limit and len(stream.pending_updates) >= limit:
+            raise ResourceBusy(f"the peer's MAX_REQUEST_UPDATES is {limit}")
+        stream.pending_updates.append(message.request_id)
+        stream.send(message)
+
+    def _time_out(self, stream: RequestStream, now: float) -> None:
+        stream.answer_timer = None
+        handler = stream.handler
+        stream.cancel(StreamResetCode.CANCELLED)
+        if handler is not None:
+            handler.on_timeout(stream, now)
+
+    # The peer's requests
+
+    def admit(self, stream_id: int) -> RequestStream:
+        """Return the record of a bidirectional stream that the peer has just opened."""
+        stream = RequestStream(self, stream_id, is_ours=False)
+        self.streams[stream_id] = stream
+        self.context.stats.open_requests += 1
+        return stream
+
+    def open_from_peer(self, stream: RequestStream, message: Message, now: float) -> None:
+        """Take the first message of a stream of the peer's."""
+        kind = request_kind(message)
+        assert isinstance(message, Opener)  # request_kind raised otherwise
+        self.register_peer_id(message.request_id)
+        stream.kind = kind
+        stream.request_id = message.request_id
+        self.context.stats.requests_received += 1
+        refusal = self._refusal(message)
+        if refusal is not None:
+            stream.send(refusal)
+            stream.finish()
+            return
+        self._route(stream, message, now)
+
+    def _refusal(self, message: Opener) -> RequestError | None:
+        code = check_tokens(message.parameters.authorization_tokens)
+        if code is not None:
+            return RequestError(code=code, reason="token alias is not registered")
+        if is_out_of_reach(_namespace_of(message)):
+            return RequestError(
+                code=RequestErrorCode.DOES_NOT_EXIST, reason="reserved name (MOQT-22 2.4.3, 6.5)"
+            )
+        if len(self.streams) - self._ours > self.context.config.max_requests:
+            return RequestError(
+                code=RequestErrorCode.EXCESSIVE_LOAD,
+                reason="too many open requests",
+                retry_interval_ms=OVERLOAD_RETRY_MS,
+            )
+        return None
+
+    def register_peer_id(self, request_id: int) -> None:
+        """Note a Request ID of the peer's; INVALID_REQUEST_ID for a wrong or repeated one."""
+        expected = 0 if self._is_server else 1
+        if request_id % 2 != expected:
+            raise RemoteProtocolError(
+                SessionErrorCode.INVALID_REQUEST_ID,
+                f"Request ID {request_id} has the parity of the other side",
+            )
+        if not self._peer_ids.add(request_id >> 1):
+            raise RemoteProtocolError(
+                SessionErrorCode.INVALID_REQUEST_ID, f"Request ID {request_id} is used twice"
+            )
+
+    # Checks that need more than the message
+
+    def check_update(self, stream: RequestStream, message: RequestUpdate) -> None:
+        """Judge a REQUEST_UPDATE before it is acted on."""
+        assert stream.kind is not None
+        self.register_peer_id(message.request_id)
+        validate_request_update(message, stream.kind)
+        check_tokens(message.parameters.authorization_tokens)
+
+    def check_answer(self, stream: RequestStream, message: Message) -> None:
+        """Judge a REQUEST_OK or REQUEST_ERROR of the peer's before it is acted on."""
+        if not isinstance(message, RequestOk | RequestError) or stream.kind is None:
+            return
+        answers = stream.kind
+        if not stream.is_ours or stream.phase is not Phase.PENDING:
+            if not stream.pending_updates:
+                raise RemoteProtocolError(
+                    SessionErrorCode.PROTOCOL_VIOLATION,
+                    f"{stream!r}: {message.TYPE.name} answers nothing",
+                )
+            answers = RequestKind.REQUEST_UPDATE
+        if isinstance(message, RequestOk):
+            validate_request_ok(message, answers)
+        else:
+            validate_request_error(message, stream.kind, receiver_is_server=self._is_server)
+
+    def receive_goaway(self, stream: RequestStream, message: Goaway) -> None:
+        """Tell the application that one request should move (MOQT-22 6.6.1)."""
+        validate_goaway(message, receiver_is_server=self._is_server)
+        self.context.emit(
+            GoawayReceived(message.new_session_uri, message.timeout_ms, stream.request_id)
+        )
+
+    # Upkeep
+
+    def note_blocked(self, stream: RequestStream) -> None:
+        """Remember that a stream has octets which flow control does not take yet."""
+        self._blocked[stream.stream_id] = stream
+
+    def defer_cancelled(
+        self, stream: RequestStream, handler: RequestHandler, code: StreamResetCode
+    ) -> None:
+        """Tell `handler` of a cancel once nothing of it is running."""
+        self._cut_short.append((stream, handler, code))
+
+    def flush(self, now: float) -> None:
+        """Hand over what waited for flow control, and report what was cut meanwhile."""
+        for stream_id, stream in list(self._blocked.items()):
+            if stream.flush():
+                self._blocked.pop(stream_id, None)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Report the requests that were cut because their backlog was full."""
+        while self._cut_short:
+            stream, handler, code = self._cut_short.pop()
+            handler.on_cancelled(stream, code, now)
+
+    def forget(self, stream: RequestStream) -> None:
+        """Both directions of the stream are over."""
+        if self.streams.pop(stream.stream_id, None) is not None:
+            self._blocked.pop(stream.stream_id, None)
+            self._ours -= stream.is_ours
+            self.context.stats.open_requests -= 1
+
+    def close(self) -> None:
+        """The session is over: forget every stream without telling its handler."""
+        self.streams.clear()
+        self._blocked.clear()
+        self._cut_short.clear()
+        self._ours = 0
+        self.context.stats.open_requests = 0
+
+
+def check_tokens(tokens: tuple[AuthorizationToken, ...]) -> RequestErrorCode | None:
+    """Return why the message with these tokens is refused, or None.
+
+    We announce no token cache, so each REGISTER is one too many, and no alias is known
+    (MOQT-22 8.9, 9.1.3).
+    """
+    for token in tokens:
+        if token.alias_type is AliasType.REGISTER:
+            raise RemoteProtocolError(
+                SessionErrorCode.AUTH_TOKEN_CACHE_OVERFLOW, "this endpoint caches no tokens"
+            )
+        if token.alias_type is not AliasType.USE_VALUE:
+            return RequestErrorCode.UNKNOWN_AUTH_TOKEN_ALIAS
+    return None
+
+
+def _namespace_of(message: Opener) -> TrackNamespace:
+    if isinstance(message, PublishNamespace):
+        return message.namespace
+    if isinstance(message, SubscribeNamespace | SubscribeTracks):
+        return message.prefix
+    return message.name.namespace
+
+
+def is_out_of_reach(namespace: TrackNamespace) -> bool:
+    """Return whether no request for `namespace` can succeed: "." and ".session" (MOQT-22 6.5)."""
+    return bool(namespace.fields) and namespace.fields[0] in (b".", b".session")
