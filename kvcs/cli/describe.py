@@ -7,7 +7,7 @@ tokens), the model, and the block size must be said.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.errors import TensorMismatch
@@ -70,7 +70,7 @@ class CacheLayers:
             for component in geometry.parts(Component.KV):
                 template = self.k_names if component is Component.K else self.v_names
                 name = template.name(layer)
-                shape = self.file.tensor(name).shape
+                shape = self.file.shape(name)
                 dtype = self.file.dtype_name(name)
                 axis = geometry.token_axis()
                 tokens = shape[axis] if len(shape) == 3 else 0
@@ -106,43 +106,44 @@ def describe(layers: CacheLayers, said: Said) -> Descriptor:
     """
     if said.is_empty and (stored := stored_descriptor(layers.file.metadata)) is not None:
         return stored
-    missing = [
-        option
-        for option, value in (
-            ("--model", said.model),
-            ("--block-tokens", said.block_tokens),
-            ("--layout", said.layout),
-        )
-        if value is None
-    ]
-    if missing:
+    needed = {
+        "--model": said.model,
+        "--block-tokens": said.block_tokens,
+        "--layout": said.layout and said.layout.value,
+    }
+    missing = [option for option, value in needed.items() if value is None]
+    if said.layout is None or missing:
         raise CommandError(
             ExitCode.USAGE,
             f"{layers.file.path}: no descriptor, and not said: {', '.join(missing)}",
             hint="--descriptor FILE, or say these: shapes cannot tell them",
         )
-    assert said.model is not None and said.block_tokens is not None and said.layout is not None
     count = layers.file.count_layers(layers.k_names)
-    has_v = set(layers.v_names.layers(layers.file.names))
-    dims = [_dims(layers, layer, said.layout, has_v=layer in has_v) for layer in range(count)]
+    with_v = set(layers.v_names.layers(layers.file.names))
+    dims = [_dims(layers, layer, said.layout, has_v=layer in with_v) for layer in range(count)]
     base = dims[0]
-    overrides = {layer: dim for layer, dim in enumerate(dims) if dim != base}
-    return Descriptor(
-        model=said.model,
-        layers=count,
-        block_tokens=said.block_tokens,
-        dtype=layers.file.dtype_name(layers.k_names.name(0)),
-        layout=said.layout,
-        layer_overrides=overrides or None,
-        revision=said.revision,
+    overrides = {str(layer): dim for layer, dim in enumerate(dims) if dim != base}
+    if base["v_head_dim"] == base["head_dim"]:
+        base = {name: dim for name, dim in base.items() if name != "v_head_dim"}
+    members: dict[str, Any] = {
+        "model": said.model,
+        "layers": count,
+        "block_tokens": said.block_tokens,
+        "dtype": layers.file.dtype_name(layers.k_names.name(0)),
+        "layout": said.layout.value,
         **base,
-    )
+    }
+    if overrides:
+        members["layer_overrides"] = overrides
+    if said.revision is not None:
+        members["revision"] = said.revision
+    return Descriptor.from_dict(members)
 
 
 def _dims(layers: CacheLayers, layer: int, layout: Layout, *, has_v: bool) -> dict[str, int]:
     def shape(template: NameTemplate) -> tuple[int, ...]:
         name = template.name(layer)
-        found = layers.file.tensor(name).shape
+        found = layers.file.shape(name)
         if len(found) != 3:
             raise TensorMismatch(
                 f"{layers.file.path}: tensor {name!r} has shape {list(found)}, expected the three "

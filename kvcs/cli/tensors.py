@@ -97,6 +97,7 @@ class CacheFile:
     def open(cls, path: Path) -> Self:
         """Read a file's table of tensors; CommandError says what is wrong with the file."""
         try:
+            octets = path.stat().st_size
             with safe_open(path, framework="np") as file:
                 names = file.offset_keys()
                 slices = [(name, file.get_slice(name)) for name in names]
@@ -112,7 +113,7 @@ class CacheFile:
             if dtype not in _BITS:
                 raise CommandError(ExitCode.FILE, f"{path}: tensor {name!r} has dtype {dtype}")
             sizes.append(_count(shape) * _BITS[dtype] // 8)
-        start = path.stat().st_size - sum(sizes)
+        start = octets - sum(sizes)
         tensors = {}
         for (name, dtype, shape), size in zip(found, sizes, strict=True):
             tensors[name] = _Tensor(dtype, shape, start, start + size)
@@ -124,17 +125,7 @@ class CacheFile:
         """The tensors' names."""
         return list(self._tensors)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape."""
-        return self._tensors[name].shape
-
-    def dtype_name(self, name: str) -> str:
-        """Return a tensor's dtype as descriptors name it; as the file does if they cannot."""
-        dtype = self._tensors[name].dtype
-        return _DTYPES[dtype].name if dtype in _DTYPES else dtype
-
-    def tensor(self, name: str) -> AnyArray:
-        """Return a tensor as a read-only view of the file; CommandError when it has none of it."""
+    def _entry(self, name: str) -> _Tensor:
         entry = self._tensors.get(name)
         if entry is None:
             raise CommandError(
@@ -142,6 +133,20 @@ class CacheFile:
                 f"{self.path}: no tensor {name!r} among {len(self._tensors)} ({_some(self.names)})",
                 hint="say how the layers are named with --k-names and --v-names",
             )
+        return entry
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; CommandError when the file has none of this name."""
+        return self._entry(name).shape
+
+    def dtype_name(self, name: str) -> str:
+        """Return a tensor's dtype as descriptors name it; as the file does if they cannot."""
+        dtype = self._entry(name).dtype
+        return _DTYPES[dtype].name if dtype in _DTYPES else dtype
+
+    def tensor(self, name: str) -> AnyArray:
+        """Return a tensor as a read-only view of the file; CommandError when it has none of it."""
+        entry = self._entry(name)
         if entry.dtype not in _DTYPES:
             raise CommandError(
                 ExitCode.USAGE,
@@ -157,7 +162,7 @@ class CacheFile:
         """Return how many layers the file has by this template: 0 to n-1 without a gap."""
         layers = template.layers(self.names)
         if not layers:
-            self.tensor(template.name(0))
+            self._entry(template.name(0))
         missing = sorted(set(range(layers[-1] + 1)) - set(layers))
         if missing:
             raise CommandError(
