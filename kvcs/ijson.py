@@ -11,7 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["MAX_DEPTH", "MAX_SAFE_INTEGER", "IJsonError", "JsonValue", "check", "parse"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_SAFE_INTEGER",
+    "IJsonError",
+    "JsonValue",
+    "check",
+    "check_names",
+    "parse",
+]
 
 JsonValue: TypeAlias = (
     "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -29,7 +37,7 @@ class IJsonError(ValueError):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(problem)
-        self.path = path
+        self.path = path if len(path) <= 200 else path[:197] + "..."
         self.problem = problem
 
 
@@ -102,6 +110,24 @@ def check(value: object, path: str = "$", *, depth: int = 0) -> Any:
             for position, element in enumerate(value)
         ]
     raise IJsonError(path, f"{type(value).__name__} is not a JSON type")
+
+
+def check_names(value: object, path: str = "$", *, depth: int = 0) -> None:
+    """Refuse duplicate member names and deep nesting only; the types are another reader's affair.
+
+    Arrays of strings, which are what makes a value large, cost one look at each string.
+    """
+    if depth > MAX_DEPTH:
+        raise IJsonError(path, f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, dict):
+        if isinstance(value, _Duplicated):
+            raise IJsonError(path, f"member {value.name!r} is given twice")
+        for name, member in value.items():
+            check_names(member, f"{path}.{name}", depth=depth + 1)
+    elif isinstance(value, list):
+        for position, element in enumerate(value):
+            if isinstance(element, (dict, list)):
+                check_names(element, f"{path}[{position}]", depth=depth + 1)
 
 
 def _name(name: object, path: str) -> str:

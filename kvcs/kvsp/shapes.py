@@ -6,16 +6,20 @@ numpy knows bfloat16 and float8 only through `ml_dtypes`, and writes such arrays
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "AnyArray", "Component", "LayerGeometry", "Layout", "dtype_of"]
+__all__ = ["DTYPES", "AnyArray", "BlockShape", "Component", "LayerGeometry", "Layout", "dtype_of"]
 
 AnyArray = np.ndarray[Any, np.dtype[Any]]
+
+if sys.byteorder != "little":
+    raise ImportError("kvcs needs a little-endian machine: tensors are sent as they lie in memory")
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
@@ -108,3 +112,28 @@ class LayerGeometry:
     def empty(self, component: Component, tokens: int) -> AnyArray:
         """Return a new, uninitialised, C-contiguous array for a K or V tensor."""
         return np.empty(self.shape(component, tokens), self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """One Object's raw Data: so many tokens of one component in one layer. Sizes in octets."""
+
+    geometry: LayerGeometry
+    component: Component
+    tokens: int
+
+    sections: tuple[int, ...] = field(init=False, compare=False)
+    """The length of each raw section in order: K, then V; none for a V that does not exist."""
+    raw_octets: int = field(init=False, compare=False)
+    """The length of the raw Data, all sections together."""
+
+    def __post_init__(self) -> None:
+        parts = self.geometry.parts(self.component)
+        sections = tuple(self.geometry.raw_octets(part, self.tokens) for part in parts)
+        object.__setattr__(self, "sections", sections)
+        object.__setattr__(self, "raw_octets", sum(sections))
+
+    @property
+    def itemsize(self) -> int:
+        """Octets of one element."""
+        return self.geometry.dtype.itemsize

@@ -1,0 +1,204 @@
+"""The 68-octet header in front of each Object's Data: pack, parse, check (KVCS 3.5).
+
+Data itself is never copied here: a header is packed beside it and checked beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from kvcs.errors import ObjectRejected, RejectReason
+from kvcs.geometry import layer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvcs.geometry import SegmentSpan
+    from kvcs.kvsp.shapes import Component
+
+__all__ = [
+    "HEADER_OCTETS",
+    "MAGIC",
+    "VERSION",
+    "ExpectedTrack",
+    "Header",
+    "data_digest",
+    "make_header",
+    "pack_header",
+    "parse_header",
+    "verify_data",
+]
+
+MAGIC = 0x4B564F31
+VERSION = 1
+
+_LAYOUT = struct.Struct(">IBBHIIQIHHI32s")
+
+HEADER_OCTETS = _LAYOUT.size
+"""68."""
+
+Octets: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class Header(NamedTuple):
+    """A header's fields in wire order, as numbers: nothing is checked yet.
+
+    A named tuple, since one is made for each Object and tuples are made by one C call.
+    `flags` and `reserved` are zero when sent and ignored on receipt.
+    """
+
+    magic: int
+    version: int
+    component: int
+    flags: int
+    layer: int
+    block_index: int
+    token_start: int
+    token_count: int
+    codec: int
+    reserved: int
+    data_length: int
+    data_digest: bytes
+
+
+def data_digest(data: Sequence[Octets]) -> bytes:
+    """Return the SHA-256 over the buffers in order; large ones are hashed without the GIL."""
+    digest = hashlib.sha256()
+    for buffer in data:
+        digest.update(buffer)
+    return digest.digest()
+
+
+def make_header(
+    data: Sequence[Octets],
+    *,
+    component: Component,
+    layer: int,
+    block_index: int,
+    token_start: int,
+    token_count: int,
+    codec: int,
+) -> Header:
+    """Return the header for `data`, the buffers that make up one Object's Data, in order.
+
+    `block_index` counts from the segment's first block, `token_start` from the context's start.
+    `codec` is the registry value. The one pass over `data` is its digest.
+    """
+    return Header(
+        MAGIC,
+        VERSION,
+        component,
+        0,
+        layer,
+        block_index,
+        token_start,
+        token_count,
+        codec,
+        0,
+        sum(map(len, data)),
+        data_digest(data),
+    )
+
+
+def pack_header(header: Header) -> bytes:
+    """Return the 68 octets of a header; struct.error when a field does not fit its width."""
+    return _LAYOUT.pack(*header)
+
+
+def parse_header(payload: Octets) -> Header:
+    """Return the header at the start of a payload.
+
+    Raises: ObjectRejected(HEADER_TRUNCATED) when there are fewer than 68 octets.
+    """
+    if len(payload) < HEADER_OCTETS:
+        raise ObjectRejected(
+            RejectReason.HEADER_TRUNCATED,
+            f"the payload has {len(payload)} octets, a header has {HEADER_OCTETS} (KVCS 3.5)",
+        )
+    return Header._make(_LAYOUT.unpack_from(payload))
+
+
+def verify_data(header: Header, data: Sequence[Octets]) -> None:
+    """Check that `data`, the Object's Data as buffers in order, has the header's Data Digest.
+
+    Raises: ObjectRejected(DATA_DIGEST).
+    """
+    if data_digest(data) != header.data_digest:
+        raise ObjectRejected(
+            RejectReason.DATA_DIGEST,
+            f"Layer {header.layer} Block Index {header.block_index}: "
+            "Data has another SHA-256 than its header says (KVCS 3.5)",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTrack:
+    """What the Objects of one data track must say about themselves (KVCS 3.5)."""
+
+    component: Component
+    codec: int
+    span: SegmentSpan
+    layers: int
+    block_tokens: int
+
+    def check_location(self, group_id: int, object_id: int) -> None:
+        """Check that an Object's Location is a layer and a block of this track.
+
+        Raises: ObjectRejected(LAYER_OUT_OF_RANGE or BLOCK_OUT_OF_RANGE).
+        """
+        if layer_of(group_id, self.layers) is None:
+            raise ObjectRejected(
+                RejectReason.LAYER_OUT_OF_RANGE,
+                f"Group {group_id} Object {object_id}: there are {self.layers} layers (KVCS 3.3)",
+            )
+        if not 0 <= object_id < self.span.blocks:
+            raise ObjectRejected(
+                RejectReason.BLOCK_OUT_OF_RANGE,
+                f"Group {group_id} Object {object_id}: segment {self.span.segment} has "
+                f"{self.span.blocks} blocks (KVCS 3.4)",
+            )
+
+    def check_header(
+        self, header: Header, *, group_id: int, object_id: int, payload_octets: int
+    ) -> None:
+        """Check every field of the header of the Object at a Location of this track.
+
+        `payload_octets` is the length of header and Data together. The digest is not checked:
+        `verify_data` does that. Flags and Reserved are ignored.
+        Raises: ObjectRejected with the reason of the first field that is wrong.
+        """
+        token_start = self.span.token_start(object_id, self.block_tokens)
+        data_octets = payload_octets - HEADER_OCTETS
+        (magic, version, component, _, layer, block, start, count, codec, _, length, _) = header
+        if (
+            length == data_octets
+            and layer == group_id
+            and block == object_id
+            and start == token_start
+            and count == self.block_tokens
+            and codec == self.codec
+            and component == self.component
+            and version == VERSION
+            and magic == MAGIC
+        ):
+            return
+        checks = (
+            (RejectReason.MAGIC, "Magic", magic, MAGIC),
+            (RejectReason.VERSION, "Version", version, VERSION),
+            (RejectReason.COMPONENT, "Component", component, int(self.component)),
+            (RejectReason.LAYER, "Layer", layer, group_id),
+            (RejectReason.BLOCK_INDEX, "Block Index", block, object_id),
+            (RejectReason.TOKEN_START, "Token Start", start, token_start),
+            (RejectReason.TOKEN_COUNT, "Token Count", count, self.block_tokens),
+            (RejectReason.CODEC, "Codec", codec, self.codec),
+            (RejectReason.DATA_LENGTH, "Data Length", length, data_octets),
+        )
+        reason, name, came, expected = next(c for c in checks if c[2] != c[3])
+        raise ObjectRejected(
+            reason,
+            f"Group {group_id} Object {object_id}: {name} field is {came}, "
+            f"expected {expected} (KVCS 3.5)",
+        )
