@@ -1,0 +1,146 @@
+"""manifest.cose: a manifest inside a COSE_Sign1 structure (KVCS 3.6, RFC 9052).
+
+pycose builds and reads the structure. The signature itself comes from `cryptography`: pycose signs
+ES256 with a pure-Python package whose authors warn that its timing shows the key.
+
+The kid is sent in the protected header, so that nobody on the way can swap it and make a good
+manifest look like one of an unknown key. On receipt it may be in either header. "alg" counts in the
+protected header only (RFC 9052 3.1: it must be authenticated), and must be the key's own.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+import cbor2
+from pycose import headers
+from pycose.algorithms import EdDSA, Es256
+from pycose.exceptions import CoseException
+from pycose.messages.sign1message import Sign1Message
+
+from kvcs.errors import SignatureInvalid, UnknownKey
+from kvcs.keys import ProducerKey, SigningAlgorithm, TrustedKeys
+from kvcs.manifest import MAX_MANIFEST_OCTETS
+
+__all__ = ["MAX_COSE_OCTETS", "SignedManifest", "sign", "verify"]
+
+MAX_COSE_OCTETS = MAX_MANIFEST_OCTETS + 4096
+"""The longest structure read by default: a manifest and room for headers and signature."""
+
+_SIGN1_TAG = 18
+_ALGORITHMS = {SigningAlgorithm.ES256: Es256, SigningAlgorithm.EDDSA: EdDSA}
+_BY_COSE = {cose: algorithm for algorithm, cose in _ALGORITHMS.items()}
+
+
+def _to_be_signed(protected: bytes, payload: bytes) -> bytes:
+    """Return the Sig_structure (RFC 9052 4.4)."""
+    return cbor2.dumps(["Signature1", protected, b"", payload])
+
+
+@dataclass(frozen=True, slots=True)
+class SignedManifest:
+    """A COSE_Sign1 structure that was read. Nothing in it can be trusted before `verify`."""
+
+    payload: bytes = field(repr=False)
+    """The manifest's JSON text, unverified."""
+    key_id: bytes
+    algorithm: SigningAlgorithm
+    _protected: bytes = field(repr=False)
+    _signature: bytes = field(repr=False)
+
+    @classmethod
+    def parse(
+        cls, octets: bytes | memoryview, *, max_octets: int = MAX_COSE_OCTETS
+    ) -> SignedManifest:
+        """Read a COSE_Sign1 structure, tagged or not. Raises: SignatureInvalid."""
+        protected, unprotected, payload, signature = _structure(octets, max_octets)
+        try:
+            message = Sign1Message.from_cose_obj(
+                [protected, unprotected, payload, signature], allow_unknown_attributes=True
+            )
+            key_id = message.get_attr(headers.KID)
+            algorithm = message.phdr.get(headers.Algorithm)
+            critical = message.get_attr(headers.Critical)
+        except (CoseException, cbor2.CBORDecodeError, RecursionError) as error:
+            raise SignatureInvalid(f"its headers cannot be read: {error}") from error
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SignatureInvalid(f"its headers are malformed: {error}") from error
+        if not isinstance(key_id, bytes):
+            raise SignatureInvalid("no kid header (KVCS 3.6)")
+        if critical is not None:
+            raise SignatureInvalid("it has critical headers, none is known here", key_id=key_id)
+        if not isinstance(algorithm, type) or algorithm not in _BY_COSE:
+            raise SignatureInvalid(
+                "its protected header names no algorithm of ES256 and EdDSA (KVCS 3.6)",
+                key_id=key_id,
+            )
+        return cls(payload, key_id, _BY_COSE[algorithm], protected, signature)
+
+    def verify(self, trusted: TrustedKeys) -> bytes:
+        """Return the payload, now known to be signed by a trusted key.
+
+        Raises: UnknownKey, SignatureInvalid.
+        """
+        key = trusted.get(self.key_id)
+        if key is None:
+            raise UnknownKey(self.key_id)
+        if key.algorithm is not self.algorithm:
+            raise SignatureInvalid(
+                f"it names {self.algorithm.name}, its key is for {key.algorithm.name}",
+                key_id=self.key_id,
+            )
+        if not key.is_signature(self._signature, _to_be_signed(self._protected, self.payload)):
+            raise SignatureInvalid(
+                f"the signature of kid {self.key_id.hex()} does not hold", key_id=self.key_id
+            )
+        return self.payload
+
+
+def _structure(octets: bytes | memoryview, max_octets: int) -> tuple[bytes, Any, bytes, bytes]:
+    if len(octets) > max_octets:
+        raise SignatureInvalid(f"{len(octets)} octets are over the bound of {max_octets}")
+    stream = io.BytesIO(octets)
+    try:
+        value = cbor2.CBORDecoder(stream).decode()
+    except (cbor2.CBORDecodeError, RecursionError) as error:
+        raise SignatureInvalid(f"not CBOR: {error}") from error
+    if stream.tell() != len(octets):
+        raise SignatureInvalid(f"{len(octets) - stream.tell()} octets behind the structure")
+    if isinstance(value, cbor2.CBORTag):
+        if value.tag != _SIGN1_TAG:
+            raise SignatureInvalid(f"CBOR tag {value.tag}, expected {_SIGN1_TAG} or none")
+        value = value.value
+    if not isinstance(value, list) or len(value) != 4:
+        raise SignatureInvalid("not an array of 4, as COSE_Sign1 is")
+    protected, unprotected, payload, signature = value
+    if not (
+        isinstance(protected, bytes)
+        and isinstance(unprotected, dict)
+        and isinstance(payload, bytes)
+        and isinstance(signature, bytes)
+    ):
+        raise SignatureInvalid("its elements are not octets, map, octets, octets")
+    return protected, unprotected, payload, signature
+
+
+def sign(payload: bytes, key: ProducerKey) -> bytes:
+    """Return a tagged COSE_Sign1 structure with `payload`, a manifest's JSON text, signed."""
+    message = Sign1Message(
+        phdr={headers.Algorithm: _ALGORITHMS[key.algorithm], headers.KID: key.key_id},
+        payload=payload,
+    )
+    message.signature = key.sign(_to_be_signed(message.phdr_encoded, payload))
+    encoded: bytes = message.encode(tag=True, sign=False)
+    return encoded
+
+
+def verify(
+    octets: bytes | memoryview, trusted: TrustedKeys, *, max_octets: int = MAX_COSE_OCTETS
+) -> bytes:
+    """Return the manifest's JSON text out of a COSE_Sign1 structure signed by a trusted key.
+
+    Raises: UnknownKey, SignatureInvalid.
+    """
+    return SignedManifest.parse(octets, max_octets=max_octets).verify(trusted)
