@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moqt.codes import SessionErrorCode
 from moqt.session.stats import SessionStats
@@ -13,6 +13,7 @@ from moqt.session.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moqt.codes import StreamResetCode
     from moqt.session.config import Role, SessionConfig
     from moqt.session.events import Event
     from moqt.session.transport import Transport
@@ -26,6 +27,16 @@ class Ending:
     code: SessionErrorCode
     reason: str
     by_peer: bool
+
+
+class Handle(Protocol):
+    """A request that the application knows by its Request ID, ours or the peer's."""
+
+    def cancel(self, code: StreamResetCode) -> None:
+        """End it from our side, with everything that belongs to it, and emit nothing."""
+
+    def session_over(self) -> None:
+        """The session is over: give back what was lent, and emit nothing."""
 
 
 class SessionContext:
@@ -47,6 +58,8 @@ class SessionContext:
         self.ending: Ending | None = None
         self.wake: Callable[[], None] = _nobody_to_wake
         """Asks the binding for one `Session.flush` soon. The binding sets it."""
+        self.handles: dict[int, Handle] = {}
+        """By Request ID: what commands of the application may name."""
         self._events: deque[Event] = deque()
 
     @property
