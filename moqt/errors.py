@@ -3,6 +3,7 @@
 MoqtError
 |- LocalProtocolError            we were asked for what the protocol or our state forbids
 |- NotSupported                  a part of the protocol that this package does not implement
+|- ConnectFailed        .address no session came to be
 |- RemoteProtocolError  .code    the peer broke the protocol            ends the session
 |- SessionClosed        .code    the session is over                    ends the session
 |- RequestRejected      .code    the peer refused one request           ends the request
@@ -31,6 +32,18 @@ class LocalProtocolError(MoqtError):
 
 class NotSupported(MoqtError):
     """Nothing ended: the call asked for a part of MOQT that this package does not implement."""
+
+
+class ConnectFailed(MoqtError):
+    """No session came to be: refused, not trusted, or no common protocol.
+
+    `address` is host:port.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
+        self.address = address
+        self.reason = reason
 
 
 class RemoteProtocolError(MoqtError):

@@ -1,0 +1,100 @@
+"""Every limit of a QUIC connection and its socket, with its unit in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+KIBI = 1 << 10
+MEBI = 1 << 20
+
+SMALLEST_DATAGRAM_OCTETS = 1200
+"""What every QUIC path carries (RFC 9000 14); the handshake uses no larger one."""
+
+LARGEST_DATAGRAM_OCTETS = 16383
+"""aioquic writes the length of a STREAM frame in two octets, so no frame may be longer."""
+
+
+class CongestionControl(Enum):
+    """Which of aioquic's congestion controllers is used."""
+
+    CUBIC = "cubic"
+    RENO = "reno"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """Limits of one endpoint's QUIC connections. All are per connection.
+
+    Raises: ValueError for a datagram size outside 1200..16383, or a window or time that is not
+    positive.
+    """
+
+    connection_window_octets: int = 16 * MEBI
+    """What the peer may send beyond what was credited, over all streams. It bounds the memory that
+    unread data can take."""
+
+    stream_window_octets: int = 6 * MEBI
+    """The same for one stream."""
+
+    max_bidirectional_streams: int = 1088
+    """Request streams that the peer may have open at once: `SessionConfig.max_requests`, and a few
+    more, so that a request too many is answered rather than held back."""
+
+    max_unidirectional_streams: int = 256
+    """Control and Object streams that the peer may have open at once."""
+
+    send_ahead_octets: int = 256 * KIBI
+    """What may be handed to QUIC beyond what its congestion window lets out now. Enough to keep
+    the link busy until the next wake-up; an Object handed over can't be overtaken any more."""
+
+    max_send_buffer_octets: int = 8 * MEBI
+    """The most that may wait unsent in QUIC, however large its congestion window."""
+
+    control_reserve_octets: int = 64 * KIBI
+    """Of the peer's connection window: what Objects leave to control and request streams."""
+
+    max_queued_datagrams: int = 256
+    """Unreliable datagrams that may wait to be sent; more are dropped."""
+
+    max_datagram_octets: int = 1452
+    """UDP payload after the handshake: 1452 fits Ethernet with IPv6. It's clamped to what the peer
+    takes, and falls back to 1200 where the path doesn't carry it."""
+
+    congestion_control: CongestionControl = CongestionControl.CUBIC
+
+    handshake_timeout_s: float = 10.0
+    """For the QUIC handshake and both SETUPs together."""
+
+    idle_timeout_s: float = 30.0
+    """A connection on which nothing is received for so long is lost. The peer's own, if shorter,
+    rules."""
+
+    keep_alive_s: float = 5.0
+    """A PING is sent after so long without a datagram from the peer (never later than a third of
+    the idle timeout); 0: none is sent."""
+
+    close_linger_s: float = 0.1
+    """How long a closed connection's socket stays to repeat its CONNECTION_CLOSE, at most."""
+
+    socket_buffer_octets: int = 4 * MEBI
+    """SO_RCVBUF and SO_SNDBUF asked for; the system may grant less."""
+
+    max_connections: int = 1024
+    """Connections that a server holds at once, half-open ones included; more are not answered."""
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_DATAGRAM_OCTETS <= self.max_datagram_octets <= LARGEST_DATAGRAM_OCTETS:
+            raise ValueError(
+                f"max_datagram_octets is {self.max_datagram_octets}, expected "
+                f"{SMALLEST_DATAGRAM_OCTETS} to {LARGEST_DATAGRAM_OCTETS}"
+            )
+        for name in (
+            "connection_window_octets",
+            "stream_window_octets",
+            "send_ahead_octets",
+            "handshake_timeout_s",
+            "idle_timeout_s",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")

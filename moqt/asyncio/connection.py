@@ -1,0 +1,432 @@
+"""aioquic's connection with flow control in our hands.
+
+Stock aioquic doubles a receive window as soon as half of it is used, whether or not anyone has read
+the data, so a slow reader gets unbounded memory. Here a window moves by `credit` alone:
+
+- The limit of a stream is `stream_window_octets` plus what was credited on it; that of the
+  connection is `connection_window_octets` plus what was credited on all streams.
+- `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
+  overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
+  raise nothing themselves.
+- A limit is raised once a quarter of the window can be granted, or more than the peer has left. So
+  a fast reader costs a few frames a window, and a peer that is blocked learns of any credit at once.
+- The account of a stream that was reset or stopped is settled: what arrived and was not credited,
+  and what still arrives up to the final size, is credited to the connection. At rest
+  `credited == received`.
+
+What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_contract.py:
+`_local_max_data` and `_local_max_streams_*` (`Limit`: value, sent, used), `_remote_max_data`,
+`_remote_max_data_used`, `_remote_max_streams_*`, `_remote_max_datagram_frame_size`, `_streams`,
+`QuicStream` (`max_stream_data_local`, `_local_sent`, `_remote`; its sender's `highest_offset`,
+`_buffer_stop`, `_buffer_fin`, `_reset_error_code`; its receiver's `highest_offset`, `_final_size`),
+`_loss` (`_pacer`, `_pto_count`, `_cc._max_datagram_size`, `congestion_window`, `bytes_in_flight`),
+`_max_datagram_size`, `_handshake_confirmed`, `_network_paths`, `_spaces[...].ack_at`, `_state`,
+`_close_event`, `_datagrams_pending`, `_get_or_create_stream_for_send`, and the methods overridden.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aioquic import tls
+from aioquic._buffer import Buffer
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import (
+    CONNECTION_LIMIT_FRAME_CAPACITY,
+    END_STATES,
+    MAX_STREAM_DATA_FRAME_CAPACITY,
+    QuicConnection,
+    QuicConnectionState,
+)
+from aioquic.quic.packet import QuicFrameType, pull_quic_transport_parameters
+
+from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS, TransportConfig
+from moqt.asyncio.pacing import BurstPacer
+from moqt.wire.draft import ALPN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aioquic.quic.connection import QuicReceiveContext
+    from aioquic.quic.events import ConnectionTerminated
+    from aioquic.quic.packet_builder import QuicPacketBuilder
+    from aioquic.quic.recovery import QuicPacketSpace
+    from aioquic.quic.stream import QuicStream
+
+DATAGRAM_FRAME_OCTETS = 65535
+"""max_datagram_frame_size announced: MOQT demands that it's not zero (MOQT-22 6.1)."""
+
+BLACK_HOLE_TIMEOUTS = 3
+"""Probe timeouts in a row after which large datagrams are taken for the cause."""
+
+
+def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfiguration:
+    """Return aioquic's configuration for `config`; identity and trust are the caller's to add."""
+    return QuicConfiguration(
+        alpn_protocols=[ALPN],
+        congestion_control_algorithm=config.congestion_control.value,
+        idle_timeout=config.idle_timeout_s,
+        is_client=is_client,
+        max_data=config.connection_window_octets,
+        max_datagram_frame_size=DATAGRAM_FRAME_OCTETS,
+        max_datagram_size=SMALLEST_DATAGRAM_OCTETS,
+        max_stream_data=config.stream_window_octets,
+    )
+
+
+class _Account:
+    """What of one receiving direction went to the session, and what was credited."""
+
+    __slots__ = ("credited", "delivered", "is_settled", "stream")
+
+    def __init__(self, stream: QuicStream) -> None:
+        self.stream = stream
+        self.delivered = 0
+        self.credited = 0
+        self.is_settled = False
+
+    @property
+    def is_done(self) -> bool:
+        receiver = self.stream.receiver
+        return receiver.is_finished and self.credited >= receiver.highest_offset
+
+
+class HeldConnection(QuicConnection):
+    """A QUIC connection that grants nothing by itself, and says what it holds unsent."""
+
+    def __init__(
+        self,
+        *,
+        configuration: QuicConfiguration,
+        transport_config: TransportConfig,
+        original_destination_connection_id: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_destination_connection_id,
+        )
+        self.transport_config = transport_config
+        self.credited_octets = 0
+        """Receive octets credited over all streams."""
+        self._written_octets = 0
+        self._accounts: dict[int, _Account] = {}
+        self._settling: dict[int, _Account] = {}
+        self._target_datagram_size = transport_config.max_datagram_octets
+        self._loss._pacer = BurstPacer(max_datagram_size=self._max_datagram_size)  # type: ignore[assignment]
+        for limit, streams in (
+            (self._local_max_streams_bidi, transport_config.max_bidirectional_streams),
+            (self._local_max_streams_uni, transport_config.max_unidirectional_streams),
+        ):
+            limit.value = limit.sent = streams
+
+    # --- queries ---
+
+    @property
+    def received_octets(self) -> int:
+        """Receive octets counted against the connection's window, over all streams."""
+        return self._local_max_data.used
+
+    @property
+    def unsent_octets(self) -> int:
+        """Octets handed over and never sent yet; lost ones aren't counted again."""
+        return self._written_octets - self._remote_max_data_used
+
+    @property
+    def window_room(self) -> int:
+        """Octets that the congestion window lets out now."""
+        return max(0, self._loss.congestion_window - self._loss.bytes_in_flight)
+
+    @property
+    def peer_credit(self) -> int:
+        """What the peer's connection window still takes beyond what is handed over."""
+        return self._remote_max_data - self._written_octets
+
+    @property
+    def peer_takes_datagrams(self) -> bool:
+        """Whether the peer announced max_datagram_frame_size > 0 (RFC 9221)."""
+        return bool(self._remote_max_datagram_frame_size)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection is closing, draining or gone."""
+        return self._state in END_STATES
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self._state is QuicConnectionState.TERMINATED
+
+    @property
+    def close_event(self) -> ConnectionTerminated | None:
+        """Why the connection ends, as soon as it's known; aioquic's event comes later."""
+        return self._close_event
+
+    @property
+    def is_closed_by_peer(self) -> bool:
+        """Whether it was the peer's CONNECTION_CLOSE that ended the connection."""
+        return self._state is QuicConnectionState.DRAINING
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """The idle timeout in force: the shorter of both sides' (RFC 9000 10.1)."""
+        return self._idle_timeout()
+
+    @property
+    def has_path(self) -> bool:
+        """Whether there is an address to send to; a server has none before a valid Initial."""
+        return bool(self._network_paths)
+
+    @property
+    def datagram_size(self) -> int:
+        """The UDP payload that packets are built for now."""
+        return self._max_datagram_size
+
+    # --- sending ---
+
+    def open_stream(self, *, bidirectional: bool) -> int | None:
+        """Open a stream; None while the peer's limit is reached."""
+        stream_id = self.get_next_available_stream_id(is_unidirectional=not bidirectional)
+        limit = self._remote_max_streams_bidi if bidirectional else self._remote_max_streams_uni
+        if stream_id // 4 >= limit:
+            return None
+        self._get_or_create_stream_for_send(stream_id)
+        return stream_id
+
+    def stream_credit(self, stream_id: int) -> int:
+        """What the peer's windows still take on this stream; 0 when it is gone."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not _can_write(stream):
+            return 0
+        return min(
+            stream.max_stream_data_remote - stream.sender._buffer_stop,
+            self._remote_max_data - self._written_octets,
+        )
+
+    def append(self, stream_id: int, buffers: Sequence[memoryview | bytes], fin: bool) -> None:
+        """Copy the buffers to the stream's end; nothing happens when it is gone."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not _can_write(stream):
+            return
+        data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        stream.sender.write(data, end_stream=fin)  # type: ignore[arg-type]
+        self._written_octets += len(data)
+
+    def drop(self, stream_id: int, code: int) -> None:
+        """RESET_STREAM; nothing happens when the stream is gone."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.sender.is_finished:
+            return
+        self._forget_unsent(stream)
+        stream.sender.reset(code)
+
+    def queue_datagram(self, data: bytes) -> bool:
+        """Queue a DATAGRAM frame; False when it's too large for a packet, or the queue is full."""
+        room = self._max_datagram_size - 1 - len(self._peer_cid.cid) - 2 - 16 - 1 - 2
+        if (
+            len(data) > room
+            or len(data) + 3 > (self._remote_max_datagram_frame_size or 0)
+            or len(self._datagrams_pending) >= self.transport_config.max_queued_datagrams
+        ):
+            return False
+        self.send_datagram_frame(data)
+        return True
+
+    def _forget_unsent(self, stream: QuicStream) -> None:
+        sender = stream.sender
+        if sender._reset_error_code is None:
+            self._written_octets -= sender._buffer_stop - sender.highest_offset
+
+    def _handle_stop_sending_frame(
+        self, context: QuicReceiveContext, frame_type: int, buf: Buffer
+    ) -> None:
+        at = buf.tell()
+        stream = self._streams.get(buf.pull_uint_var())
+        buf.seek(at)
+        was_open = stream is not None and not stream.sender.is_finished
+        if stream is not None and was_open:  # aioquic answers with RESET_STREAM by itself
+            self._forget_unsent(stream)
+        super()._handle_stop_sending_frame(context, frame_type, buf)
+
+    # --- receiving ---
+
+    def credit(self, stream_id: int, octets: int) -> bool:
+        """Grant the peer `octets` more, on the stream and on the connection.
+
+        Nothing happens for a stream that was settled: its octets have been granted. Returns whether
+        a limit was raised by it, so that a frame is to be sent.
+        """
+        account = self._account(stream_id)
+        if account is None or account.is_settled:
+            return False
+        account.credited += octets
+        is_raised = self._credit_connection(octets)
+        stream = account.stream
+        highest = stream.receiver.highest_offset
+        if stream.receiver._final_size is not None:
+            if account.is_done:
+                del self._accounts[stream_id]
+            return is_raised
+        limit = stream.max_stream_data_local
+        target = self.transport_config.stream_window_octets + account.credited
+        if _is_worth_granting(
+            target - limit, limit - highest, self.transport_config.stream_window_octets
+        ):
+            stream.max_stream_data_local = target
+            is_raised = True
+        return is_raised
+
+    def settle(self, stream_id: int) -> None:
+        """The session is done with this receiving direction: grant the rest by ourselves."""
+        account = self._account(stream_id)
+        if account is None or account.is_settled:
+            return
+        account.is_settled = True
+        self._settling[stream_id] = account
+        self.settle_arrivals()
+
+    def stop(self, stream_id: int, code: int) -> bool:
+        """STOP_SENDING, then `settle`; False when the stream is gone, or can't be received on."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not self._stream_can_receive(stream_id):
+            return False
+        if not stream.receiver.is_finished:
+            stream.receiver.stop(code)
+        self.settle(stream_id)
+        return True
+
+    def settle_arrivals(self) -> None:
+        """Credit what has arrived on settled streams; call it after each batch of input."""
+        for stream_id, account in list(self._settling.items()):
+            receiver = account.stream.receiver
+            arrived = receiver.highest_offset - account.credited
+            if arrived > 0:
+                account.credited = receiver.highest_offset
+                self._credit_connection(arrived)
+            if receiver.is_finished:
+                del self._settling[stream_id]
+                del self._accounts[stream_id]
+
+    def deliver(self, stream_id: int, octets: int) -> int | None:
+        """Return the offset of the next `octets` in order; None: nobody wants them (settled)."""
+        account = self._account(stream_id)
+        if account is None or account.is_settled:
+            return None
+        offset = account.delivered
+        account.delivered = offset + octets
+        return offset
+
+    def finish_delivery(self, stream_id: int) -> None:
+        """FIN went to the session; the account closes now, or with the last credit."""
+        account = self._accounts.get(stream_id)
+        if account is not None and account.is_done and not account.is_settled:
+            del self._accounts[stream_id]
+
+    def _account(self, stream_id: int) -> _Account | None:
+        account = self._accounts.get(stream_id)
+        if account is None:
+            stream = self._streams.get(stream_id)
+            if stream is None or not self._stream_can_receive(stream_id):
+                return None
+            account = self._accounts[stream_id] = _Account(stream)
+        return account
+
+    def _credit_connection(self, octets: int) -> bool:
+        self.credited_octets += octets
+        limit = self._local_max_data
+        window = self.transport_config.connection_window_octets
+        target = window + self.credited_octets
+        if not _is_worth_granting(target - limit.value, limit.value - limit.used, window):
+            return False
+        limit.value = target
+        return True
+
+    def _write_connection_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace
+    ) -> None:
+        for limit in (
+            self._local_max_data,
+            self._local_max_streams_bidi,
+            self._local_max_streams_uni,
+        ):
+            if limit.value == limit.sent:
+                continue
+            if limit is not self._local_max_data and (
+                limit.sent - limit.used >= limit.value - limit.sent
+            ):
+                continue  # as aioquic does: MAX_STREAMS waits until it is worth a frame
+            buf = builder.start_frame(
+                limit.frame_type,
+                capacity=CONNECTION_LIMIT_FRAME_CAPACITY,
+                handler=self._on_connection_limit_delivery,
+                handler_args=(limit,),
+            )
+            buf.push_uint_var(limit.value)
+            limit.sent = limit.value
+
+    def _write_stream_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
+    ) -> None:
+        if stream.max_stream_data_local_sent == stream.max_stream_data_local:
+            return
+        buf = builder.start_frame(
+            QuicFrameType.MAX_STREAM_DATA,
+            capacity=MAX_STREAM_DATA_FRAME_CAPACITY,
+            handler=self._on_max_stream_data_delivery,
+            handler_args=(stream,),
+        )
+        buf.push_uint_var(stream.stream_id or 0)
+        buf.push_uint_var(stream.max_stream_data_local)
+        stream.max_stream_data_local_sent = stream.max_stream_data_local
+
+    # --- datagrams ---
+
+    def acknowledge_soon(self, now: float) -> None:
+        """Send an owed ACK with the next transmit, rather than when its timer runs out."""
+        space = self._spaces.get(tls.Epoch.ONE_RTT)
+        if space is not None and space.ack_at is not None and space.ack_at > now:
+            space.ack_at = now
+
+    def adapt_datagram_size(self) -> None:
+        """Leave 1200 octets once the handshake is confirmed; return to it on a black hole."""
+        if self._max_datagram_size != self._target_datagram_size:
+            if self._handshake_confirmed:
+                self._set_datagram_size(self._target_datagram_size)
+        elif (
+            self._max_datagram_size > SMALLEST_DATAGRAM_OCTETS
+            and self._loss._pto_count >= BLACK_HOLE_TIMEOUTS
+        ):
+            self.shrink_datagrams()
+
+    def shrink_datagrams(self) -> None:
+        """The path doesn't carry large datagrams: stay with 1200 octets from now on."""
+        self._target_datagram_size = SMALLEST_DATAGRAM_OCTETS
+        self._set_datagram_size(SMALLEST_DATAGRAM_OCTETS)
+
+    def _set_datagram_size(self, octets: int) -> None:
+        self._max_datagram_size = octets
+        self._loss._cc._max_datagram_size = octets  # type: ignore[attr-defined]
+        self._loss._pacer.max_datagram_size = octets  # type: ignore[attr-defined]
+
+    def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
+        super()._parse_transport_parameters(data, from_session_ticket)
+        # aioquic reads max_udp_payload_size but doesn't heed it (RFC 9000 18.2)
+        largest = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size
+        if largest is not None:
+            self._target_datagram_size = min(self._target_datagram_size, largest)
+
+    def _probe_preferred_address(self) -> None:
+        # The client's socket is connected to one address, so it doesn't move to another.
+        self._remote_preferred_address = None
+
+
+def _can_write(stream: QuicStream) -> bool:
+    sender: Any = stream.sender
+    return (
+        not sender.is_finished
+        and sender._reset_error_code is None
+        and sender._buffer_fin is None
+    )
+
+
+def _is_worth_granting(grant: int, left: int, window: int) -> bool:
+    return grant > 0 and (grant * 4 >= window or grant > left)

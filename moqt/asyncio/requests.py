@@ -1,0 +1,266 @@
+"""What all requests of a session share: waiting for an answer, a queue of events, the end.
+
+Cancellation: every wait here is a future of its own, so a cancelled waiter takes nothing with it. An
+event stays in its queue until `__anext__` returns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+from moqt import errors
+from moqt.session import events
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from moqt.asyncio.session import MoqtSession
+    from moqt.types import Location
+
+ItemT = TypeVar("ItemT")
+
+
+class Signal:
+    """Wakes everyone who waits for a change; who waits looks again."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for the next `fire`. Cancelling leaves no trace."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def fire(self) -> None:
+        """Wake all."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def rejection(event: events.RequestRejected, what: str, timeout_s: float) -> errors.MoqtError:
+    """Return the error that a refused request raises."""
+    if event.timed_out:
+        return errors.TimedOut(what, timeout_s)
+    return errors.RequestRejected(
+        event.code,
+        event.reason,
+        retry_interval_ms=event.retry_interval_ms,
+        redirect_uri=event.redirect_uri,
+        redirect_name=event.redirect_name,
+    )
+
+
+class Request:
+    """One request of ours, from its sending to its end."""
+
+    def __init__(self, session: MoqtSession, what: str, timeout_s: float | None) -> None:
+        self._session = session
+        self._what = what
+        self._timeout_s = timeout_s
+        self._request_id: int | None = None
+        self._is_accepted = False
+        self._failure: errors.MoqtError | None = None
+        self._is_over = False
+        self._signal = Signal()
+        self._updates: dict[int, errors.MoqtError | events.UpdateAccepted | None] = {}
+        self.goaway: events.GoawayReceived | None = None
+        """Set when the peer asked to move this request elsewhere (MOQT-22 6.6.1)."""
+
+    @property
+    def request_id(self) -> int:
+        """The Request ID; LocalProtocolError before the request is sent."""
+        if self._request_id is None:
+            raise errors.LocalProtocolError(f"{self._what}: not sent yet; use `async with`")
+        return self._request_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was refused, ended, cancelled, or lost with its session."""
+        return self._is_over
+
+    # --- sending and answer ---
+
+    def _command(self) -> int:
+        """Send the request and return its ID; subclasses say how."""
+        raise NotImplementedError
+
+    async def _open(self) -> None:
+        self._send()
+        await self._wait_answer()
+
+    def _send(self) -> None:
+        if self._request_id is not None:
+            raise errors.LocalProtocolError(f"{self._what}: entered a second time")
+        self._session.raise_if_closed()
+        self._request_id = self._command()
+        self._session.register(self._request_id, self)
+
+    async def _wait_answer(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not self._is_accepted and self._failure is None:
+                    await self._signal.wait()
+        except TimeoutError:
+            self._close()
+            raise errors.TimedOut(self._what, self._timeout_s or 0.0) from None
+        except BaseException:
+            self._close()
+            raise
+        if not self._is_accepted and self._failure is not None:
+            raise self._failure
+
+    async def _wait_over(self) -> None:
+        while not self._is_over:
+            await self._signal.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- events, called by the session ---
+
+    def receive(self, event: events.Event) -> None:
+        """Take an event of this request."""
+        match event:
+            case events.RequestRejected():
+                timeout_s = self._session.config.request_timeout_s
+                self._end(rejection(event, self._what, timeout_s))
+            case events.UpdateAccepted():
+                self._updates[event.update_id] = event
+            case events.UpdateRejected():
+                refusal = errors.RequestRejected(event.code, event.reason)
+                for update_id, answer in self._updates.items():
+                    if update_id <= event.update_id and answer is None:
+                        self._updates[update_id] = refusal
+            case events.GoawayReceived():
+                self.goaway = event
+            case events.RequestEnded():
+                failure = None
+                if event.reset is not None:
+                    failure = errors.StreamReset(event.reset, int(event.reset))
+                self._end(failure)
+            case _:
+                self._receive_item(event)
+        self._signal.fire()
+
+    def _receive_item(self, event: events.Event) -> None:
+        if isinstance(event, events.RequestAccepted):
+            self._is_accepted = True
+
+    def lose(self, failure: errors.SessionClosed) -> None:
+        """The session is over."""
+        self._end(failure)
+        self._signal.fire()
+
+    def _end(self, failure: errors.MoqtError | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._failure = failure
+            if self._request_id is not None:
+                self._session.unregister(self._request_id)
+
+    # --- updates and the end ---
+
+    async def _wait_update(self, update_id: int) -> Location | None:
+        self._updates[update_id] = None
+        try:
+            while self._updates[update_id] is None and not self._is_over:
+                await self._signal.wait()
+        finally:
+            answer = self._updates.pop(update_id)
+        if isinstance(answer, errors.MoqtError):
+            raise answer
+        if answer is None:
+            raise self._failure or errors.LocalProtocolError(f"{self._what}: over already")
+        return answer.largest
+
+    def _close(self) -> None:
+        """Cancel if it's still open. No wait, so it can't be interrupted."""
+        if not self._is_over and self._request_id is not None:
+            self._session.cancel_request(self._request_id)
+            self._end(None)
+            self._signal.fire()
+
+
+class ItemStream(Request, Generic[ItemT]):
+    """A request that yields items: `async with` sends and cancels it, `async for` takes from it.
+
+    One task iterates at a time. What lies unread is bounded by `SessionConfig.max_buffered_octets`
+    and, with everything else of the session, by `max_events`.
+    """
+
+    def __init__(self, session: MoqtSession, what: str, timeout_s: float | None) -> None:
+        super().__init__(session, what, timeout_s)
+        self._items: deque[ItemT] = deque()
+        self._in_hand: ItemT | None = None
+
+    async def __aenter__(self) -> Self:
+        """Send the request and wait for its answer.
+
+        Raises: RequestRejected, TimedOut, SessionClosed; ResourceBusy at a limit of ours.
+        Cancelled: the request is cancelled, nothing is left.
+        """
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Cancel the request if it's open, and give back what was not read. It doesn't wait."""
+        self._close()
+        self._give_back()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ItemT:
+        """Return the next item; the one before is done with.
+
+        Raises, when all items are taken: StopAsyncIteration after a clean end, else what ended it.
+        Cancelled: nothing is lost.
+        """
+        self._finish_item()
+        while not self._items:
+            if self._is_over:
+                if self._failure is not None:
+                    raise self._failure
+                raise StopAsyncIteration
+            await self._signal.wait()
+        item = self._items.popleft()
+        self._session.count_queued(-1)
+        self._in_hand = item
+        return item
+
+    def _put(self, item: ItemT) -> None:
+        self._items.append(item)
+        self._session.count_queued(1)
+
+    def _finish_item(self) -> None:
+        item, self._in_hand = self._in_hand, None
+        if isinstance(item, events.ObjectReceived):
+            self._session.consume(item)
+
+    def consume(self, item: ItemT) -> None:
+        """Say now, rather than with the next item, that the item's octets are done with."""
+        if item is self._in_hand:
+            self._finish_item()
+
+    def _give_back(self) -> None:
+        self._finish_item()
+        for item in self._items:
+            if isinstance(item, events.ObjectReceived):
+                self._session.consume(item)
+        self._session.count_queued(-len(self._items))
+        self._items.clear()

@@ -1,0 +1,464 @@
+"""`MoqtSession`: one MOQT session as an application sees it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from moqt import errors
+from moqt.asyncio.namespaces import (
+    AcceptedNamespace,
+    NamespacePublication,
+    NamespaceSubscription,
+    Offer,
+    Offers,
+)
+from moqt.asyncio.requests import Request, Signal
+from moqt.asyncio.tracks import (
+    Fetch,
+    Subscription,
+    TrackPublication,
+    TrackStatus,
+    TrackStatusRequest,
+)
+from moqt.codes import GroupOrder, RequestErrorCode, SessionErrorCode
+from moqt.session import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moqt.asyncio.binding import Driver
+    from moqt.session.config import SessionConfig
+    from moqt.session.core import Session
+    from moqt.session.sink import ObjectSink
+    from moqt.session.source import TrackSource
+    from moqt.session.stats import SessionStats
+    from moqt.types import FullTrackName, TrackNamespace
+    from moqt.wire.filters import LocationFilter, RangeFilter
+    from moqt.wire.options import SetupOptions
+    from moqt.wire.params import FillParameters
+
+DEFAULT_PRIORITY = 128
+
+
+class MoqtSession:
+    """A session of `connect` or `serve`. Everything runs on the thread of its event loop.
+
+    Each request is an object of its own; losing the session ends them all with SessionClosed. No
+    method but those marked `async` waits.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        driver: Driver,
+        *,
+        config: SessionConfig,
+        takes_offers: bool,
+        release: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self._session = session
+        self._driver = driver
+        self._release = release
+        self._requests: dict[int, Request] = {}
+        self._offers = Offers() if takes_offers else None
+        self._ended: events.SessionEnded | None = None
+        self._goaway: events.GoawayReceived | None = None
+        self._is_established = False
+        self._queued = 0
+        self._signal = Signal()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open" if self._is_established else "opening"
+        return f"<MoqtSession {self.remote_address} {state}>"
+
+    # --- queries ---
+
+    @property
+    def is_established(self) -> bool:
+        """Whether both SETUPs are done."""
+        return self._is_established
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session is over."""
+        return self._ended is not None
+
+    @property
+    def end(self) -> events.SessionEnded | None:
+        """How the session ended; None while it lasts."""
+        return self._ended
+
+    @property
+    def peer_options(self) -> SetupOptions | None:
+        """What the peer announced; None before its SETUP."""
+        return self._session.peer_options
+
+    @property
+    def stats(self) -> SessionStats:
+        """Counters: cheap to read, shared with the session."""
+        return self._session.stats
+
+    @property
+    def goaway_received(self) -> events.GoawayReceived | None:
+        """Set when the peer asked to move the session elsewhere (MOQT-22 6.6.1)."""
+        return self._goaway
+
+    @property
+    def remote_address(self) -> str:
+        """The peer's address as host:port, for messages."""
+        address = self._driver.connection.get_peer_address()
+        if address is None:
+            return "unknown"
+        host, port = address[0], address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    # --- tracks ---
+
+    def subscribe(
+        self,
+        name: FullTrackName,
+        *,
+        location_filter: LocationFilter | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        fill: FillParameters | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        group_order: GroupOrder | None = None,
+        forward: bool = True,
+        rendezvous_timeout_ms: int | None = None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        sink: ObjectSink | None = None,
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """Return a subscription; `async with` sends it.
+
+        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`.
+        """
+
+        def command() -> int:
+            return self._session.subscribe(
+                name,
+                location_filter=location_filter,
+                range_filters=range_filters,
+                fill=fill,
+                priority=priority,
+                group_order=group_order,
+                forward=forward,
+                rendezvous_timeout_ms=rendezvous_timeout_ms,
+                object_delivery_timeout_ms=object_delivery_timeout_ms,
+                subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+                sink=sink,
+                now=time.monotonic(),
+            )
+
+        return Subscription(self, f"SUBSCRIBE {name}", timeout_s, self._waking(command))
+
+    def fetch(
+        self,
+        name: FullTrackName,
+        *,
+        location_filter: LocationFilter | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        priority: int = DEFAULT_PRIORITY,
+        group_order: GroupOrder = GroupOrder.ASCENDING,
+        fill_timeout_ms: int | None = None,
+        sink: ObjectSink | None = None,
+    ) -> Fetch:
+        """Return a fetch; `async with` sends it."""
+
+        def command() -> int:
+            return self._session.fetch(
+                name,
+                location_filter=location_filter,
+                range_filters=range_filters,
+                priority=priority,
+                group_order=group_order,
+                fill_timeout_ms=fill_timeout_ms,
+                sink=sink,
+                now=time.monotonic(),
+            )
+
+        return Fetch(self, f"FETCH {name}", None, self._waking(command))
+
+    async def track_status(
+        self, name: FullTrackName, *, timeout_s: float | None = None
+    ) -> TrackStatus:
+        """Ask what the track's Largest Object is.
+
+        Raises: RequestRejected, TimedOut, SessionClosed. Cancelled: the request is cancelled.
+        """
+
+        def command() -> int:
+            return self._session.track_status(name, now=time.monotonic())
+
+        what = f"TRACK_STATUS {name}"
+        return await TrackStatusRequest(self, what, timeout_s, self._waking(command)).run()
+
+    def publish(
+        self, track: TrackSource, *, forward: bool = True, timeout_s: float | None = None
+    ) -> TrackPublication:
+        """Return an offer of `track` to the peer; `async with` sends it."""
+
+        def command() -> int:
+            return self._session.publish(track, forward=forward, now=time.monotonic())
+
+        return TrackPublication(self, f"PUBLISH {track.name}", timeout_s, self._waking(command))
+
+    # --- namespaces ---
+
+    def publish_namespace(
+        self, namespace: TrackNamespace, *, timeout_s: float | None = None
+    ) -> NamespacePublication:
+        """Return an announcement of `namespace`; `async with` sends it."""
+
+        def command() -> int:
+            return self._session.publish_namespace(namespace, now=time.monotonic())
+
+        what = f"PUBLISH_NAMESPACE {namespace}"
+        return NamespacePublication(self, what, timeout_s, self._waking(command))
+
+    def subscribe_namespace(
+        self, prefix: TrackNamespace, *, timeout_s: float | None = None
+    ) -> NamespaceSubscription:
+        """Return a subscription to the namespaces under `prefix`; `async with` sends it."""
+
+        def command() -> int:
+            return self._session.subscribe_namespace(prefix, now=time.monotonic())
+
+        what = f"SUBSCRIBE_NAMESPACE {prefix}"
+        return NamespaceSubscription(self, what, timeout_s, self._waking(command))
+
+    # --- the peer's offers ---
+
+    def offers(self) -> Offers:
+        """Return the peer's PUBLISH and PUBLISH_NAMESPACE as an async iterator.
+
+        Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are then
+        refused with NOT_SUPPORTED.
+        """
+        if self._offers is None:
+            raise errors.LocalProtocolError("this endpoint takes no offers: use takes_offers=True")
+        return self._offers
+
+    def accept(
+        self,
+        offer: events.PublicationOffered,
+        *,
+        forward: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        location_filter: LocationFilter | None = None,
+        sink: ObjectSink | None = None,
+    ) -> Subscription:
+        """Return a subscription to an offered track; `async with` accepts it."""
+
+        def command() -> int:
+            self._session.accept(
+                offer.request_id,
+                forward=forward,
+                priority=priority,
+                location_filter=location_filter,
+                sink=sink,
+                now=time.monotonic(),
+            )
+            return offer.request_id
+
+        return Subscription(self, f"PUBLISH {offer.name}", None, self._waking(command))
+
+    def accept_namespace(self, offer: events.NamespaceOffered) -> AcceptedNamespace:
+        """Accept an offered namespace. Raises: SessionClosed."""
+        self.raise_if_closed()
+        accepted = AcceptedNamespace(self, offer)
+        self.register(offer.request_id, accepted)
+        self._session.accept(offer.request_id, now=time.monotonic())
+        self._driver.wake()
+        return accepted
+
+    def reject(
+        self,
+        offer: Offer,
+        code: RequestErrorCode,
+        reason: str = "",
+        *,
+        retry_interval_ms: int | None = None,
+    ) -> None:
+        """Refuse an offer; nothing happens when the session is over."""
+        if not self.is_closed:
+            self._session.reject(
+                offer.request_id,
+                code,
+                reason,
+                retry_interval_ms=retry_interval_ms,
+                now=time.monotonic(),
+            )
+            self._driver.wake()
+
+    # --- the end ---
+
+    def goaway(self, uri: str = "", *, timeout_ms: int | None = None) -> None:
+        """Ask the peer to move to `uri` (empty: the same one) and to close (MOQT-22 6.6.1)."""
+        self.raise_if_closed()
+        self._session.goaway(uri, timeout_ms, now=time.monotonic())
+        self._driver.wake()
+
+    async def close(
+        self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""
+    ) -> None:
+        """Close the session and its connection.
+
+        CONNECTION_CLOSE has left when this waits; it waits `close_linger_s` at most, to repeat it.
+        Cancelled: the session is closed nevertheless.
+        """
+        self.close_now(code, reason)
+        await self._driver.wait_finished()
+
+    def close_now(
+        self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""
+    ) -> None:
+        """Close without waiting: CONNECTION_CLOSE has left when this returns."""
+        if not self._session.is_closed:
+            self._session.close(code, reason, now=time.monotonic())
+        self._driver.pump_now()
+
+    async def wait_closed(self) -> events.SessionEnded:
+        """Wait until the session is over and return how it ended. Cancelling leaves no trace."""
+        while self._ended is None:
+            await self._signal.wait()
+        return self._ended
+
+    async def wait_established(self) -> None:
+        """Wait until both SETUPs are done. Raises: SessionClosed. Cancelling leaves no trace."""
+        while not self._is_established:
+            self.raise_if_closed()
+            await self._signal.wait()
+
+    # --- for requests ---
+
+    def raise_if_closed(self) -> None:
+        """Raise SessionClosed when the session is over."""
+        if self._ended is None and self._session.is_closed:
+            self._driver.pump_now()  # the event that says so has not been handed out yet
+        if self._ended is not None:
+            raise self._closed_error(self._ended)
+
+    def register(self, request_id: int, request: Request) -> None:
+        """Send the events of `request_id` to `request` from now on."""
+        self._requests[request_id] = request
+
+    def unregister(self, request_id: int) -> None:
+        """Send no more events there."""
+        self._requests.pop(request_id, None)
+
+    def cancel_request(self, request_id: int) -> None:
+        """Cancel a request if the session still has it."""
+        if not self._session.is_closed:
+            self._session.cancel(request_id, now=time.monotonic())
+            self._driver.wake()
+
+    def update_request(
+        self,
+        request_id: int,
+        *,
+        forward: bool | None,
+        priority: int | None,
+        location_filter: LocationFilter | None,
+        range_filters: Sequence[RangeFilter] | None,
+        fill: FillParameters | None,
+    ) -> int:
+        """Send REQUEST_UPDATE and return its Request ID."""
+        self.raise_if_closed()
+        update_id = self._session.update(
+            request_id,
+            forward=forward,
+            priority=priority,
+            location_filter=location_filter,
+            range_filters=range_filters,
+            fill=fill,
+            now=time.monotonic(),
+        )
+        self._driver.wake()
+        return update_id
+
+    def consume(self, event: events.ObjectReceived) -> None:
+        """The application is done with the Object's octets."""
+        if not self._session.is_closed:
+            self._session.consume(event.request_id, event.object)
+
+    def count_queued(self, change: int) -> None:
+        """Keep count of events that wait in requests; too many end the session."""
+        self._queued += change
+        if self._queued > self.config.max_events and not self._session.is_closed:
+            self._session.close(
+                SessionErrorCode.INTERNAL_ERROR,
+                f"more than {self.config.max_events} events unread",
+                now=time.monotonic(),
+            )
+            self._driver.wake()
+
+    def _waking(self, command: Callable[[], int]) -> Callable[[], int]:
+        def run() -> int:
+            request_id = command()
+            self._driver.wake()
+            return request_id
+
+        return run
+
+    # --- for the driver ---
+
+    def on_event(self, event: events.Event) -> None:
+        """Hand an event to its request."""
+        match event:
+            case events.SessionEstablished():
+                self._is_established = True
+                self._signal.fire()
+            case events.SessionEnded():
+                self._end(event)
+            case events.GoawayReceived(request_id=None):
+                self._goaway = event
+                self._signal.fire()
+            case events.PublicationOffered() | events.NamespaceOffered():
+                self._take_offer(event)
+            case _:
+                self._hand_over(event)
+
+    def on_finished(self) -> None:
+        """The connection has nothing left to send."""
+        if self._ended is None:
+            loss = self._driver.loss
+            code = loss.code if loss is not None else SessionErrorCode.INTERNAL_ERROR
+            reason = loss.reason if loss is not None else "connection dropped"
+            by_peer = loss.by_peer if loss is not None else False
+            self._end(events.SessionEnded(code, reason, by_peer))
+        self._release()
+
+    def _hand_over(self, event: events.Event) -> None:
+        request_id: int | None = getattr(event, "request_id", None)
+        request = self._requests.get(request_id) if request_id is not None else None
+        if request is not None:
+            request.receive(event)
+        elif isinstance(event, events.ObjectReceived):
+            self.consume(event)
+        elif isinstance(event, events.NamespaceWithdrawn) and self._offers is not None:
+            self._offers.withdraw(event.request_id)
+
+    def _take_offer(self, offer: Offer) -> None:
+        if self._offers is None:
+            self.reject(offer, RequestErrorCode.NOT_SUPPORTED, "no offers are taken here")
+        elif not self._offers.put(offer):
+            self.reject(offer, RequestErrorCode.EXCESSIVE_LOAD, "too many offers wait")
+
+    def _end(self, event: events.SessionEnded) -> None:
+        if self._ended is not None:
+            return
+        self._ended = event
+        for request in list(self._requests.values()):
+            request.lose(self._closed_error(event))
+        self._requests.clear()
+        if self._offers is not None:
+            self._offers.close()
+        self._signal.fire()
+
+    @staticmethod
+    def _closed_error(event: events.SessionEnded) -> errors.SessionClosed:
+        return errors.SessionClosed(event.code, event.reason, by_peer=event.by_peer)

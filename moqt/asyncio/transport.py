@@ -1,0 +1,82 @@
+"""`moqt.session.transport.Transport` over aioquic.
+
+Stock aioquic keeps its own copy of what is written until it is acknowledged, so references to the
+caller's buffers end with `write`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moqt.asyncio.connection import HeldConnection
+    from moqt.codes import SessionErrorCode, StreamResetCode
+
+MAX_REASON_OCTETS = 512
+"""A longer reason is cut: CONNECTION_CLOSE must fit into one packet."""
+
+
+class QuicTransport:
+    """What a session may ask of its connection; `wake` schedules one transmit soon."""
+
+    def __init__(self, connection: HeldConnection, wake: Callable[[], None]) -> None:
+        self._connection = connection
+        self._config = connection.transport_config
+        self._wake = wake
+
+    def open(self, *, bidirectional: bool) -> int | None:
+        """Open a stream; None while the peer's limit is reached, or when the connection is over."""
+        if self._connection.is_over:
+            return None
+        return self._connection.open_stream(bidirectional=bidirectional)
+
+    def send_room(self) -> int:
+        """What QUIC can send soon: its window's room and a little ahead, less what waits in it."""
+        connection = self._connection
+        config = self._config
+        mark = min(
+            connection.window_room + config.send_ahead_octets, config.max_send_buffer_octets
+        )
+        return min(
+            mark - connection.unsent_octets,
+            connection.peer_credit - config.control_reserve_octets,
+        )
+
+    def stream_room(self, stream_id: int) -> int:
+        """What the peer's stream and connection windows still take on this stream."""
+        return self._connection.stream_credit(stream_id)
+
+    def write(self, stream_id: int, buffers: Sequence[memoryview | bytes], fin: bool) -> None:
+        """Copy `buffers` to the stream's end."""
+        self._connection.append(stream_id, buffers, fin)
+        self._wake()
+
+    def credit(self, stream_id: int, octets: int) -> None:
+        """Grant `octets` more; a frame goes out once it's worth one."""
+        if self._connection.credit(stream_id, octets):
+            self._wake()
+
+    def reset(self, stream_id: int, code: StreamResetCode) -> None:
+        """RESET_STREAM; unsent octets are dropped."""
+        self._connection.drop(stream_id, int(code))
+        self._wake()
+
+    def stop(self, stream_id: int, code: StreamResetCode) -> None:
+        """STOP_SENDING; what still arrives is discarded and credited."""
+        self._connection.stop(stream_id, int(code))
+        self._wake()
+
+    def send_datagram(self, data: bytes) -> bool:
+        """Queue an unreliable datagram; False when it's too large, or the queue is full."""
+        is_queued = self._connection.queue_datagram(data)
+        if is_queued:
+            self._wake()
+        return is_queued
+
+    def close(self, code: SessionErrorCode, reason: str) -> None:
+        """CONNECTION_CLOSE with an application code; it leaves with the next transmit."""
+        short = reason.encode()[:MAX_REASON_OCTETS].decode(errors="ignore")
+        self._connection.close(error_code=int(code), reason_phrase=short)
+        self._wake()
