@@ -123,6 +123,10 @@ class OpenReader(Reader):
 
     __slots__ = ()
 
+    def rewind(self) -> None:
+        """Go back to the first octet."""
+        self._at = 0
+
     def _ran_out(self, wanted: str) -> NoReturn:
         raise NeedMore(wanted)
 

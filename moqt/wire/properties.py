@@ -21,6 +21,7 @@ __all__ = [
     "DEFAULT_PRIORITY",
     "MANDATORY_FIRST",
     "MANDATORY_LAST",
+    "NO_PROPERTIES",
     "ObjectProperties",
     "PropertyType",
     "TrackProperties",
@@ -213,6 +214,9 @@ class TrackProperties(_View):
     def malformation(self) -> str | None:
         """Why the track is malformed, as far as its properties tell (MOQT-22 12.1); else None."""
         return _immutable_fault(self.pairs)
+
+
+NO_PROPERTIES = TrackProperties()
 
 
 @dataclass(frozen=True, slots=True)

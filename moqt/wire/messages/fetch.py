@@ -13,7 +13,7 @@ from moqt.wire.fields import (
 )
 from moqt.wire.messages.base import Message, MessageType
 from moqt.wire.params import NO_PARAMETERS, Parameters, Scope, read_parameters, write_parameters
-from moqt.wire.properties import TrackProperties
+from moqt.wire.properties import NO_PROPERTIES, TrackProperties
 
 if TYPE_CHECKING:
     from moqt.types import FullTrackName, Location
@@ -59,7 +59,7 @@ class FetchOk(Message):
 
     end_of_track: bool
     end: Location
-    properties: TrackProperties = TrackProperties()
+    properties: TrackProperties = NO_PROPERTIES
 
     @classmethod
     def read(cls, reader: Reader) -> Self:

@@ -14,7 +14,7 @@ from moqt.wire.fields import (
 )
 from moqt.wire.messages.base import Message, MessageType
 from moqt.wire.params import NO_PARAMETERS, Parameters, Scope, read_parameters, write_parameters
-from moqt.wire.properties import TrackProperties
+from moqt.wire.properties import NO_PROPERTIES, TrackProperties
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Publish(Message):
     name: FullTrackName
     track_alias: int
     parameters: Parameters = NO_PARAMETERS
-    properties: TrackProperties = TrackProperties()
+    properties: TrackProperties = NO_PROPERTIES
 
     @classmethod
     def read(cls, reader: Reader) -> Self:

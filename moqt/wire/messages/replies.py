@@ -18,7 +18,7 @@ from moqt.wire.fields import (
 from moqt.wire.messages.base import Message, MessageType
 from moqt.wire.messages.session import read_uri, write_uri
 from moqt.wire.params import NO_PARAMETERS, Parameters, Scope, read_parameters, write_parameters
-from moqt.wire.properties import TrackProperties
+from moqt.wire.properties import NO_PROPERTIES, TrackProperties
 
 if TYPE_CHECKING:
     from moqt.types import FullTrackName
@@ -34,7 +34,7 @@ class RequestOk(Message):
     TYPE = MessageType.REQUEST_OK
 
     parameters: Parameters = NO_PARAMETERS
-    properties: TrackProperties = TrackProperties()
+    properties: TrackProperties = NO_PROPERTIES
 
     @classmethod
     def read(cls, reader: Reader) -> Self:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from moqt.wire.fields import read_full_track_name, write_full_track_name
 from moqt.wire.messages.base import Message, MessageType
 from moqt.wire.params import NO_PARAMETERS, Parameters, Scope, read_parameters, write_parameters
-from moqt.wire.properties import TrackProperties
+from moqt.wire.properties import NO_PROPERTIES, TrackProperties
 
 if TYPE_CHECKING:
     from moqt.types import FullTrackName
@@ -51,7 +51,7 @@ class SubscribeOk(Message):
 
     track_alias: int
     parameters: Parameters = NO_PARAMETERS
-    properties: TrackProperties = TrackProperties()
+    properties: TrackProperties = NO_PROPERTIES
 
     @classmethod
     def read(cls, reader: Reader) -> Self:

@@ -1,0 +1,390 @@
+"""Reads Objects from a stream whose octets may come in any order, each copied once into place.
+
+Theory of operation. `_next` is the offset below which all is done with. It stands either in a
+header or in a payload. A header is parsed when its octets are there without a gap; what ahead of it
+has come is stashed, since nobody knows what it is. In a payload every octet's place is known, so
+octets are copied there at once, in order or not; `_ahead` notes those beyond `_next`. The common
+case, the next octets of a payload that does not end with them, is the first branch of `receive`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from moqt.errors import MoqtError
+from moqt.types import ObjectHeader
+from moqt.wire.cursor import malformed
+from moqt.wire.properties import parse_pairs
+from moqt.wire.ranges import RangeSet, Stash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moqt.codes import RangeStatus
+    from moqt.types import Location
+
+__all__ = [
+    "MAX_PROPERTIES_OCTETS",
+    "EndOfRangeRead",
+    "ObjectRead",
+    "ObjectReader",
+    "ObjectTooLarge",
+    "Place",
+    "StreamFinished",
+    "StreamItem",
+]
+
+MAX_PROPERTIES_OCTETS = 0xFFFF
+"""The longest Properties block of an Object that is accepted, a limit of this package."""
+
+_LAZY_OCTETS = 1 << 18
+"""Payloads from here on are allocated so that memory is taken as octets come, not at once."""
+
+_HEADER_STEP = 64
+"""How many octets are looked at, at first, to complete a header that a range cut."""
+
+_NO_OCTETS = memoryview(b"")
+
+
+class ObjectTooLarge(MoqtError):
+    """Ends the request: an Object passes a limit of ours; no memory was taken for it.
+
+    `header` is None when it is the Properties block that is too long.
+    """
+
+    def __init__(self, what: str, octets: int, limit: int, header: ObjectHeader | None) -> None:
+        super().__init__(f"{what} has {octets} octets, at most {limit}")
+        self.octets = octets
+        self.limit = limit
+        self.header = header
+
+
+class Place(Protocol):
+    """Where one payload goes: `buffers` are filled in turn.
+
+    Each is contiguous and writable, with items of one octet; their lengths sum up to
+    `payload_length`.
+    """
+
+    @property
+    def buffers(self) -> Sequence[memoryview]:
+        """The memory, in the order of the payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRead:
+    """An Object is whole. `payload` is the receiver's to keep; None when `place` was given."""
+
+    header: ObjectHeader
+    payload: memoryview | None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfRangeRead:
+    """An End of Range marker: `status` holds from after the last item up to `last`, inclusive."""
+
+    status: RangeStatus
+    last: Location
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFinished:
+    """FIN, and all octets before it are read. Always the last item.
+
+    `last` is the Location of the last Object or marker; None: there was none. `ends_group`: the
+    last Object is the last of its Group.
+    """
+
+    last: Location | None
+    ends_group: bool = False
+
+
+StreamItem = ObjectRead | EndOfRangeRead | StreamFinished
+
+
+class ObjectReader:
+    """What subgroup and fetch streams share. A subclass parses the headers.
+
+    `start`: how many octets the stream's head took. `place` is asked for each Object with a payload
+    when its header is read; None from it: the reader allocates. `max_object_octets`: the largest
+    payload accepted.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_allocated",
+        "_buffers",
+        "_final_size",
+        "_finished",
+        "_header",
+        "_header_start",
+        "_items",
+        "_last",
+        "_max_object_octets",
+        "_next",
+        "_object_end",
+        "_partial",
+        "_place",
+        "_placement",
+        "_starts",
+        "_stash",
+        "_window",
+        "_window_end",
+        "_window_start",
+    )
+
+    def __init__(
+        self,
+        *,
+        start: int,
+        place: Callable[[ObjectHeader], Place | None],
+        max_object_octets: int,
+    ) -> None:
+        self._place = place
+        self._max_object_octets = max_object_octets
+        self._next = start
+        self._final_size: int | None = None
+        self._finished = False
+        self._last: ObjectHeader | Location | None = None
+        self._items: list[StreamItem] = []
+        self._stash = Stash()
+        self._partial = bytearray()  # of a header that is not whole, from _header_start
+        self._header_start = start
+        # The Object whose payload is being read; all below is meaningless when _header is None.
+        self._header: ObjectHeader | None = None
+        self._placement: Place | None = None
+        self._allocated: memoryview | None = None
+        self._buffers: Sequence[memoryview] = ()
+        self._starts: list[int] = []  # stream offset of each buffer
+        self._object_end = 0
+        self._ahead = RangeSet()
+        # The buffer that _next stands in, as stream offsets; _window_end 0: in no payload.
+        self._window = _NO_OCTETS
+        self._window_start = 0
+        self._window_end = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The stream offset below which every octet has been read."""
+        return self._next
+
+    @property
+    def octets_pending(self) -> int:
+        """Octets held aside: those that ran ahead of an unread header, and of a header in part."""
+        return self._stash.octets + len(self._partial)
+
+    @property
+    def current(self) -> ObjectHeader | None:
+        """The Object whose payload is incomplete."""
+        return self._header
+
+    @property
+    def current_place(self) -> Place | None:
+        """What `place` gave for `current`; the reader writes there on the next `receive`."""
+        return self._placement
+
+    @property
+    def is_finished(self) -> bool:
+        """True when `StreamFinished` was reported."""
+        return self._finished
+
+    def receive(
+        self, offset: int, data: memoryview | bytes | bytearray, fin: bool
+    ) -> Sequence[StreamItem]:
+        """Take octets of the stream, from `offset` on; return what they complete.
+
+        Ranges may come in any order, overlap and repeat. `data` is not kept. `fin`: the stream
+        ends with these octets; the transport guarantees that no octet comes from beyond.
+        Raises: RemoteProtocolError (session), ObjectTooLarge (request). After either the reader is
+        of no use but for `take_items`.
+        """
+        end = offset + len(data)
+        if offset == self._next and end < self._window_end and not fin and not self._ahead:
+            at = offset - self._window_start
+            self._window[at : at + len(data)] = data
+            self._next = end
+            return ()
+        if fin:
+            self._final_size = end
+            self._window_end = 0  # from here on each call looks whether the stream is complete
+        self._receive(offset, memoryview(data))
+        return self.take_items()
+
+    def take_items(self) -> list[StreamItem]:
+        """Return what was completed before `receive` raised. Otherwise `receive` returns all."""
+        items = self._items
+        self._items = []
+        return items
+
+    def _receive(self, offset: int, view: memoryview) -> None:
+        end = offset + len(view)
+        if offset > self._next:
+            self._run_ahead(offset, view)
+        elif end > self._next:
+            self._consume(offset, view)
+            while (held := self._stash.take_at(self._next)) is not None:
+                self._consume(*held)
+        if self._final_size == self._next and not self._finished:
+            self._finish()
+
+    def _run_ahead(self, offset: int, view: memoryview) -> None:
+        if self._header is not None and offset < self._object_end:
+            self._fill(offset, view)
+            view = view[self._object_end - offset :]
+            offset = self._object_end
+        if len(view):
+            self._stash.put(offset, view)
+
+    def _consume(self, base: int, view: memoryview) -> None:
+        """Read `view`, whose first octet has offset `base`, from `_next` to its end."""
+        end = base + len(view)
+        while self._next < end:
+            if self._header is None:
+                if not self._read_header(base, view):
+                    return
+            elif self._ahead:
+                self._fill(base, view)
+                self._next = self._ahead.drop_through(self._next)
+            else:
+                stop = min(end, self._object_end)
+                self._write(self._next, view[self._next - base : stop - base])
+                self._next = stop
+            if self._header is not None and self._next == self._object_end:
+                self._complete()
+        if self._header is not None and self._final_size is None:
+            self._slide()
+
+    def _fill(self, base: int, view: memoryview) -> None:
+        """Copy to its place what `view` has of the payload and is not there yet."""
+        start = max(base, self._next)
+        stop = min(base + len(view), self._object_end)
+        for first, last in self._ahead.add(start, stop):
+            self._write(first, view[first - base : last - base])
+
+    def _write(self, offset: int, view: memoryview) -> None:
+        index = bisect_right(self._starts, offset) - 1
+        while len(view):
+            buffer = self._buffers[index]
+            at = offset - self._starts[index]
+            size = min(len(view), len(buffer) - at)
+            buffer[at : at + size] = view[:size]
+            view = view[size:]
+            offset += size
+            index += 1
+
+    def _slide(self) -> None:
+        """Move the window to the buffer that `_next` stands in."""
+        index = bisect_right(self._starts, self._next) - 1
+        self._window = self._buffers[index]
+        self._window_start = self._starts[index]
+        self._window_end = self._window_start + len(self._window)
+
+    def _read_header(self, base: int, view: memoryview) -> bool:
+        """Read one header at `_next`; False when `view` ends inside it."""
+        at = self._next - base
+        if not self._partial:
+            parsed = self._parse(view, at)
+            if parsed is not None:
+                self._next = base + parsed
+                self._begin()
+                return True
+            self._header_start = self._next
+            self._partial += view[at:]
+            self._next = base + len(view)
+            return False
+        step = _HEADER_STEP
+        while at < len(view):
+            self._partial += view[at : at + step]
+            at += step
+            step *= 2
+            parsed = self._parse(self._partial, 0)
+            if parsed is not None:
+                self._next = self._header_start + parsed
+                self._partial = bytearray()
+                self._begin()
+                return True
+        self._next = base + len(view)
+        return False
+
+    def _parse(self, data: memoryview | bytearray, at: int) -> int | None:
+        """Parse one header at `at`; return where it ends, None when octets are missing.
+
+        Calls `_found_object` or `_found_range` when it is whole, and changes nothing otherwise.
+        """
+        raise NotImplementedError
+
+    def _found_object(self, header: ObjectHeader) -> None:
+        self._last = self._header = header
+
+    def _found_range(self, status: RangeStatus, last: Location) -> None:
+        self._last = last
+        self._items.append(EndOfRangeRead(status, last))
+
+    def _begin(self) -> None:
+        """Begin the payload at `_next` of the Object whose header was read, if there is one."""
+        header = self._header
+        if header is None:
+            return
+        length = header.payload_length
+        if not length:
+            self._header = None
+            self._items.append(ObjectRead(header, _NO_OCTETS))
+            return
+        if length > self._max_object_octets:
+            self._header = None
+            what = f"the payload of Object {header.location}"
+            raise ObjectTooLarge(what, length, self._max_object_octets, header)
+        self._placement = self._place(header)
+        if self._placement is None:
+            self._allocated = _allocate(length)
+            self._buffers = (self._allocated,)
+        else:
+            self._buffers = self._placement.buffers
+        self._starts = []
+        start = self._next
+        for buffer in self._buffers:
+            self._starts.append(start)
+            start += len(buffer)
+        self._object_end = self._next + length
+        if start != self._object_end:
+            self._header = None
+            raise ValueError(
+                f"the place for Object {header.location} has {start - self._next} octets, "
+                f"expected {length}"
+            )
+        while (held := self._stash.take_below(self._object_end)) is not None:
+            self._fill(*held)
+        self._next = self._ahead.drop_through(self._next)
+
+    def _complete(self) -> None:
+        assert self._header is not None  # the caller asked
+        self._items.append(ObjectRead(self._header, self._allocated, self._placement))
+        self._header = self._placement = self._allocated = None
+        self._buffers = ()
+        self._window = _NO_OCTETS
+        self._window_end = 0
+
+    def _finish(self) -> None:
+        if self._header is not None or self._partial:
+            place = f" {self._header.location}" if self._header is not None else ""
+            raise malformed(f"FIN inside an Object{place}")
+        self._finished = True
+        last = self._last.location if isinstance(self._last, ObjectHeader) else self._last
+        self._items.append(StreamFinished(last, self._ends_group()))
+
+    def _ends_group(self) -> bool:
+        return False
+
+    @staticmethod
+    def _check_properties(octets: bytes, where: Location) -> None:
+        parse_pairs(octets, f"Properties of Object {where}")
+
+
+def _allocate(octets: int) -> memoryview:
+    if octets < _LAZY_OCTETS:
+        return memoryview(bytearray(octets))
+    return memoryview(mmap.mmap(-1, octets))

@@ -1,0 +1,102 @@
+"""Which octets of a stream have come: sets of ranges, and octets that came too early."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+__all__ = ["RangeSet", "Stash"]
+
+
+class RangeSet:
+    """Disjoint half-open ranges of stream offsets, merged where they touch."""
+
+    __slots__ = ("_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def add(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Add a range; return those parts of it that were not in the set, by rising start."""
+        if start >= stop:
+            return []
+        first = bisect_left(self._stops, start)
+        last = bisect_right(self._starts, stop)
+        new: list[tuple[int, int]] = []
+        at = start
+        for known in range(first, last):
+            if at < self._starts[known]:
+                new.append((at, self._starts[known]))
+            at = max(at, self._stops[known])
+        if at < stop:
+            new.append((at, stop))
+        if first < last:
+            start = min(start, self._starts[first])
+            stop = max(stop, self._stops[last - 1])
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+        return new
+
+    def drop_through(self, offset: int) -> int:
+        """Forget all ranges that begin at `offset` or below; return where the last one stops.
+
+        The result is at least `offset`.
+        """
+        count = bisect_right(self._starts, offset)
+        if count:
+            offset = max(offset, self._stops[count - 1])
+            del self._starts[:count], self._stops[:count]
+        return offset
+
+
+class Stash:
+    """Octets that came before those ahead of them, each held once, as copies.
+
+    It has no bound of its own: the sender's flow control is the bound, as long as the octets held
+    here are not credited.
+    """
+
+    __slots__ = ("_chunks", "_known", "_starts", "octets")
+
+    def __init__(self) -> None:
+        self._known = RangeSet()
+        self._starts: list[int] = []
+        self._chunks: list[memoryview] = []
+        self.octets = 0
+        """How many octets are held."""
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Keep a copy of `data`, as far as it is not held yet."""
+        for start, stop in self._known.add(offset, offset + len(data)):
+            at = bisect_left(self._starts, start)
+            self._starts.insert(at, start)
+            self._chunks.insert(at, memoryview(bytes(data[start - offset : stop - offset])))
+            self.octets += stop - start
+
+    def take_at(self, offset: int) -> tuple[int, memoryview] | None:
+        """Return the first octets held, with their offset, if they begin at `offset` or below."""
+        if not self._starts or self._starts[0] > offset:
+            return None
+        start, chunk = self._starts[0], self._chunks[0]
+        del self._starts[0], self._chunks[0]
+        if not self._starts:
+            self._known = RangeSet()
+        self.octets -= len(chunk)
+        return start, chunk
+
+    def take_below(self, limit: int) -> tuple[int, memoryview] | None:
+        """Return the first octets held, with their offset, as far as they lie below `limit`."""
+        if not self._starts or self._starts[0] >= limit:
+            return None
+        fit = limit - self._starts[0]
+        if fit < len(self._chunks[0]):
+            self._starts.insert(1, limit)
+            self._chunks.insert(1, self._chunks[0][fit:])
+            self._chunks[0] = self._chunks[0][:fit]
+        return self.take_at(limit)
