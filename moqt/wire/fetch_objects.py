@@ -106,7 +106,7 @@ class FetchWriter:
             out += vi64.encode(object_id if flags & _GROUP else object_id - self._object_id)
         if header.publisher_priority != self._priority:
             flags |= _PRIORITY
-            out += header.publisher_priority.to_bytes(1, "big")
+            out += bytes((header.publisher_priority,))
         properties = header.properties
         if properties:
             if len(properties) > MAX_PROPERTIES_OCTETS:
@@ -162,7 +162,8 @@ class FetchReader(ObjectReader):
         flags, at = found
         if flags > 0x7F:
             return self._parse_marker(flags, data, at)
-        self._check_flags(flags)
+        if self._priority is None:
+            self._check_flags(flags)
         group_id = self._group_id
         if flags & _GROUP:
             if (found := decode(data, at)) is None:
@@ -209,7 +210,7 @@ class FetchReader(ObjectReader):
             return None
         if properties:
             self._check_properties(properties, Location(group_id, object_id))
-        assert priority is not None  # _check_flags: the first Object brings one
+        assert priority is not None  # _check_flags: the first Object has to bring one
         self._group_id, self._object_id = group_id, object_id
         self._subgroup_id = subgroup_id or 0
         self._priority = priority
@@ -221,16 +222,11 @@ class FetchReader(ObjectReader):
         return found[1]
 
     def _check_flags(self, flags: int) -> None:
-        """Refuse what refers to an item or an Object that there was not (MOQT-22 11.4.1.1)."""
+        """Refuse what refers to an Object or item before the first Object (MOQT-22 11.4.1.1)."""
         if self._group_id < 0 and flags & _FIRST != _FIRST:
             raise malformed(f"fetch stream: flags 0x{flags:x} of the first Object refer to another")
-        if self._priority is None and (
-            not flags & _PRIORITY
-            or (
-                not flags & _DATAGRAM
-                and flags & _SUBGROUP_MODE in (_PRIOR_SUBGROUP, _NEXT_SUBGROUP)
-            )
-        ):
+        mode = 0 if flags & _DATAGRAM else flags & _SUBGROUP_MODE
+        if not flags & _PRIORITY or mode in (_PRIOR_SUBGROUP, _NEXT_SUBGROUP):
             raise malformed(f"fetch stream: flags 0x{flags:x} refer to an Object, there was none")
 
     def _next_group(self, delta: int) -> int:
