@@ -6,6 +6,7 @@ KvcsError
 |- InvalidTokens                     token ids or their number cannot be used (kvsp-1, 3)
 |- InvalidKey                        a scope key, producer key or key file cannot be used
 |- TensorMismatch                    an array is not what the descriptor says
+|- ProductionError                   a layer, segment or publication is used out of turn
 |- CodecError                        a codec refused Data or does not exist
 |- ContainerInvalid       .field     a KVSB container is not acceptable (kvsp-1, 5)
 |- ObjectRejected         .reason    one Object failed a check: it counts as missing (KVCS 3.5)
@@ -43,6 +44,7 @@ __all__ = [
     "MissingObject",
     "NotDeterministic",
     "ObjectRejected",
+    "ProductionError",
     "PublicationGone",
     "PublicationNotFound",
     "PublicationUnusable",
@@ -121,6 +123,10 @@ class InvalidKey(KvcsError, ValueError):
 
 class TensorMismatch(KvcsError, ValueError):
     """One call: an array's shape, dtype or strides are not what the descriptor says."""
+
+
+class ProductionError(KvcsError):
+    """One call: it is out of turn or over a named limit. Nothing was published."""
 
 
 class CodecError(KvcsError):
