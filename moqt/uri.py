@@ -43,9 +43,9 @@ class MoqtUri:
         """Read an address; ValueError says what is wrong with it."""
         parts = _URI.fullmatch(text)
         if parts is None:
-            raise ValueError(f"{text!r} is not an address: expected moqt://host[:port][/path]")
+            raise ValueError("not an address: expected moqt://host[:port][/path]")
         if parts["scheme"].lower() != "moqt":
-            raise ValueError(f"{text!r}: scheme is {parts['scheme']!r}, expected 'moqt'")
+            raise ValueError(f"scheme is {parts['scheme']!r}, expected 'moqt'")
         authority = parts["authority"]
         if "@" in authority:
             raise ValueError("an address with user information is refused: it would be sent on")

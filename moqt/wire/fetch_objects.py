@@ -67,8 +67,10 @@ class FetchWriter:
         """The stream's first octets."""
         return encode_fetch_header(self.header)
 
-    def encode(self, header: ObjectHeader) -> bytes:
+    def encode(self, header: ObjectHeader, *, write_object_id: bool = False) -> bytes:
         """Return the octets that go before the Object's payload.
+
+        `write_object_id`: write the Object ID where its absence would say it too; both are legal.
 
         Raises: ValueError for an Object out of order, one that is not NORMAL, or one whose
         properties are longer than a reader accepts.
@@ -101,7 +103,7 @@ class FetchWriter:
             else:
                 flags |= _SUBGROUP_PRESENT
                 out += vi64.encode(subgroup_id)
-        if flags & _OBJECT or object_id != self._object_id + 1:
+        if write_object_id or flags & _OBJECT or object_id != self._object_id + 1:
             flags |= _OBJECT
             out += vi64.encode(object_id if flags & _GROUP else object_id - self._object_id)
         if header.publisher_priority != self._priority:
