@@ -11,6 +11,7 @@ import typer
 
 from kvcs.cli.exits import ExitCode, explain
 from kvcs.cli.id import identify
+from kvcs.cli.keygen import keygen
 from kvcs.cli.output import print_failure, print_warning
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("id")(identify)
+app.add_typer(keygen, name="keygen")
 
 
 def _show_warning(
@@ -49,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
             failure = explain(error)
             if "--debug" in arguments:
                 traceback.print_exception(error, file=sys.stderr)
-            if failure.code is not ExitCode.BROKEN_PIPE:
+            is_said = failure.code is ExitCode.BROKEN_PIPE or not failure.problem  # help was shown
+            if not is_said:
                 print_failure(failure, as_json="--json" in arguments)
             return failure.code

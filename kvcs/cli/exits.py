@@ -106,7 +106,8 @@ def _of_system(error: OSError) -> Failure:
         )
     if error.filename is not None:
         reason = error.strerror or type(error).__name__
-        return Failure(ExitCode.FILE, f"{os.fspath(error.filename)}: {reason}")
+        hint = "--force overwrites it" if isinstance(error, FileExistsError) else ""
+        return Failure(ExitCode.FILE, f"{os.fspath(error.filename)}: {reason}", hint)
     return Failure(ExitCode.CONNECTION, str(error) or type(error).__name__)
 
 

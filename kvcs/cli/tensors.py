@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from kvcs.cli.exits import CommandError, ExitCode
+from kvcs.cli.files import growing
 from kvcs.kvsp.shapes import DTYPES, AnyArray
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-__all__ = ["K_NAMES", "V_NAMES", "CacheFile", "NameTemplate", "check_output", "write_tensors"]
+__all__ = ["K_NAMES", "V_NAMES", "CacheFile", "NameTemplate", "write_tensors"]
 
 K_NAMES = "layers.{layer}.k"
 V_NAMES = "layers.{layer}.v"
@@ -185,29 +184,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse a file that exists (unless `force`) or a folder that does not, before any work."""
-    if path.is_dir():
-        raise CommandError(ExitCode.FILE, f"{path}: is a folder")
-    if not path.parent.is_dir():
-        raise CommandError(ExitCode.FILE, f"{path}: the folder {path.parent} does not exist")
-    if path.exists() and not force:
-        raise CommandError(ExitCode.FILE, f"{path}: exists", hint="--force overwrites it")
-
-
 def write_tensors(path: Path, tensors: Mapping[str, AnyArray], metadata: dict[str, str]) -> None:
-    """Write a safetensors file whole or not at all: under another name first, then renamed.
-
-    The name under which it grows ends in `.part` and is gone when this raises.
-    """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    """Write a safetensors file whole or not at all; what was there before is replaced."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     try:
-        save_file(contiguous, part, metadata=metadata)
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
+        with growing(path) as part:
+            save_file(contiguous, part, metadata=metadata)
     except SafetensorError as error:
         raise CommandError(ExitCode.FILE, f"{path}: cannot be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)

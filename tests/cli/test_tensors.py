@@ -91,17 +91,6 @@ def test_failed_write_leaves_what_was(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
 
 
-def test_output_is_refused_before_any_work(tmp_path: Path) -> None:
-    existing = tmp_path / "x"
-    existing.touch()
-    tensors.check_output(existing, force=True)
-    tensors.check_output(tmp_path / "new", force=False)
-    for path, force in ((existing, False), (tmp_path, True), (tmp_path / "no" / "x", True)):
-        with pytest.raises(CommandError) as caught:
-            tensors.check_output(path, force=force)
-        assert caught.value.code is ExitCode.FILE
-
-
 @pytest.mark.parametrize("octets", [b"", b"\x08\0\0\0\0\0\0\0{}", b"\xff" * 64])
 def test_file_that_is_not_safetensors(tmp_path: Path, octets: bytes) -> None:
     path = tmp_path / "x.safetensors"
