@@ -1,0 +1,332 @@
+"""The producer on the air: it serves publications itself, or offers them to a relay (KVCS 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from kvcs.config import ProducerConfig
+from kvcs.errors import ProductionError
+from kvcs.kvsp.identity import Prefix
+from kvcs.loan import Loan
+from kvcs.names import PublicationName, new_publication_id
+from kvcs.publication import Publication, PublicationState, Segment
+from kvcs.relay import RelayLink
+from kvcs.stats import ProducerStats
+from moqt.asyncio.client import connect
+from moqt.asyncio.server import serve
+from moqt.codes import PublishDoneCode
+from moqt.session.directory import TrackDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from kvcs.keys import ProducerKey
+    from kvcs.kvsp.descriptor import Descriptor
+    from kvcs.kvsp.identity import Scope, Tokens
+    from moqt.asyncio.config import TransportConfig
+    from moqt.asyncio.server import Server
+    from moqt.asyncio.session import MoqtSession
+    from moqt.session.config import SessionConfig
+    from moqt.tls import Pem
+
+__all__ = ["Loan", "Producer", "Publication", "PublicationState", "Segment"]
+
+_log = logging.getLogger(__name__)
+
+LONG_PROMPT_TOKENS = 16384
+"""Block Keys of longer prompts are computed in a worker thread."""
+
+T = TypeVar("T")
+
+
+class Producer:
+    """Publishes caches of one scope. Made by `serve` or `connect`; runs on one event loop."""
+
+    def __init__(
+        self, *, scope: Scope, signing_key: ProducerKey | None, config: ProducerConfig
+    ) -> None:
+        self.config = config
+        self.signing_key = signing_key
+        self.directory = TrackDirectory()
+        """All tracks of all publications: what sessions answer from."""
+        self._scope = scope
+        self._stats = ProducerStats()
+        self._publications: dict[bytes, Publication] = {}
+        self._completed: dict[bytes, float] = {}  # by Publication ID: when it expires; oldest first
+        self._expiry: asyncio.TimerHandle | None = None
+        self._server: Server | None = None
+        self._relay: RelayLink | None = None
+        self._threads = ThreadPoolExecutor(config.worker_threads, "kvcs-producer")
+        self._is_closed = False
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(
+        cls,
+        host: str,
+        port: int,
+        *,
+        scope: Scope,
+        certificate: Pem,
+        private_key: Pem,
+        signing_key: ProducerKey | None = None,
+        config: ProducerConfig | None = None,
+        session_config: SessionConfig | None = None,
+        transport_config: TransportConfig | None = None,
+    ) -> AsyncIterator[Producer]:
+        """Listen on `host` and `port` (0: any free one, see `port`) and serve consumers directly.
+
+        `certificate`, `private_key`: paths or PEM. With `signing_key` manifests are signed.
+        Leaving it withdraws all publications and closes all sessions.
+        """
+        async with cls(
+            scope=scope, signing_key=signing_key, config=config or ProducerConfig()
+        )._running() as producer:
+            async with serve(
+                host,
+                port,
+                certificate=certificate,
+                private_key=private_key,
+                directory=producer.directory,
+                config=session_config,
+                transport_config=transport_config,
+            ) as server:
+                producer._server = server
+                yield producer
+                await producer._close_publications()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        relay_url: str,
+        *,
+        scope: Scope,
+        ca: Pem | None = None,
+        insecure: bool = False,
+        signing_key: ProducerKey | None = None,
+        config: ProducerConfig | None = None,
+        session_config: SessionConfig | None = None,
+        transport_config: TransportConfig | None = None,
+    ) -> AsyncIterator[Producer]:
+        """Connect to a relay and offer publications there (PUBLISH_NAMESPACE, MOQT-22 4.1).
+
+        `ca`: the certificates to trust, a path or PEM; None: the public ones. A lost relay is
+        connected again, and all publications are offered again. Leaving it withdraws them.
+        Raises: what `moqt.connect` raises, for the first connection only.
+        """
+        async with AsyncExitStack() as stack:
+            producer = await stack.enter_async_context(
+                cls(
+                    scope=scope, signing_key=signing_key, config=config or ProducerConfig()
+                )._running()
+            )
+
+            def dial() -> AbstractAsyncContextManager[MoqtSession]:
+                return connect(
+                    relay_url,
+                    ca=ca,
+                    insecure=insecure,
+                    directory=producer.directory,
+                    config=session_config,
+                    transport_config=transport_config,
+                )
+
+            producer._relay = await stack.enter_async_context(
+                RelayLink(dial, config=producer.config, stats=producer._stats)
+            )
+            yield producer
+            await producer._close_publications()
+
+    # Queries
+
+    @property
+    def scope_id(self) -> bytes:
+        """The Scope ID that all publications are under."""
+        return self._scope.scope_id
+
+    @property
+    def port(self) -> int | None:
+        """The port that `serve` listens on; None for `connect`."""
+        return self._server.port if self._server is not None else None
+
+    @property
+    def publications(self) -> tuple[Publication, ...]:
+        """Publications that can be retrieved, live and completed, oldest first."""
+        return tuple(self._publications.values())
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counters over all publications and sessions."""
+        sessions = self._server.sessions if self._server is not None else ()
+        if self._relay is not None and self._relay.session is not None:
+            sessions = (self._relay.session,)
+        self._stats.sessions = len(sessions)
+        self._stats.open_requests = sum(session.stats.open_requests for session in sessions)
+        return self._stats
+
+    # Commands
+
+    async def publish(
+        self,
+        descriptor: Descriptor,
+        tokens: Tokens,
+        *,
+        deterministic: bool = False,
+        extras: Mapping[int, bytes] | None = None,
+    ) -> Publication:
+        """Publish the cache of a prompt's full blocks: its identity, namespace and first manifest.
+
+        `deterministic`: any publication of the same content has the same octets; claim it only
+        where that is so (KVCS 3.6). `extras` by block: octets for content that token ids do not
+        identify (kvsp-1, 3).
+        Cancelled or refused by the relay: nothing is published.
+        Raises: InvalidTokens for less than one block, ProductionError at `max_publications`;
+        with a relay what PUBLISH_NAMESPACE raises.
+        """
+        self._check_open()
+
+        def identify() -> Prefix:
+            return Prefix.of(self._scope, descriptor, tokens, extras)
+
+        if len(tokens) > LONG_PROMPT_TOKENS:
+            prefix = await asyncio.get_running_loop().run_in_executor(self._threads, identify)
+        else:
+            prefix = identify()
+        return await self.publish_prefix(prefix, deterministic=deterministic)
+
+    async def publish_prefix(self, prefix: Prefix, *, deterministic: bool = False) -> Publication:
+        """Publish under a new Publication ID; as `publish`, for keys that are known already."""
+        self._check_open()
+        if len(self._publications) >= self.config.max_publications:
+            if not self._completed:
+                raise ProductionError(
+                    f"{len(self._publications)} publications are live, the limit is "
+                    f"{self.config.max_publications} (max_publications)"
+                )
+            self._evict(next(iter(self._completed)))
+        name = PublicationName.of(prefix, new_publication_id())
+        publication = Publication(self, prefix, name, deterministic=deterministic)
+        self._publications[publication.publication_id] = publication
+        self._stats.publications += 1
+        self._stats.published += 1
+        publication.begin()
+        if self._relay is not None:
+            try:
+                await self._relay.announce(publication.namespace)
+            except BaseException:
+                await self.withdraw(publication, PublishDoneCode.INTERNAL_ERROR, "not announced")
+                raise
+        return publication
+
+    async def withdraw(
+        self,
+        publication: Publication,
+        code: PublishDoneCode = PublishDoneCode.EXPIRED,
+        reason: str = "",
+    ) -> None:
+        """Withdraw a publication: nobody finds it any more, who receives it gets `code`."""
+        if self._publications.pop(publication.publication_id, None) is None:
+            return
+        self._completed.pop(publication.publication_id, None)
+        self._stats.publications -= 1
+        publication.end(code, reason)
+        if self._relay is not None:
+            await self._relay.withdraw(publication.namespace)
+
+    # For publications
+
+    async def work(self, octets: int, job: Callable[[], T]) -> T:
+        """Run a pure job on `octets` octets of tensors; large ones in a worker thread."""
+        if octets < self.config.thread_octets:
+            return job()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, job)
+
+    def check_room(self, octets: int) -> None:
+        """Raise ProductionError when live publications would hold more than `max_live_bytes`."""
+        live = sum(
+            publication.stats.buffered_octets
+            for publication in self._publications.values()
+            if publication.state is PublicationState.LIVE
+        )
+        if live + octets > self.config.max_live_bytes:
+            raise ProductionError(
+                f"publications in production hold {live} octets, {octets} more are over the limit "
+                f"of {self.config.max_live_bytes} (max_live_bytes)"
+            )
+
+    def count_aborted(self) -> None:
+        """Count a publication that its owner stopped."""
+        self._stats.aborted += 1
+
+    def completed(self, publication: Publication) -> None:
+        """Keep a completed publication for late joiners, within the limits."""
+        now = asyncio.get_running_loop().time()
+        self._completed[publication.publication_id] = now + self.config.retain_s
+        self._retain()
+
+    # Retention
+
+    def _retain(self) -> None:
+        """Withdraw what is over `retain_bytes` or `retain_s`, and look again when the next is."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        held = {
+            publication_id: self._publications[publication_id].stats.buffered_octets
+            for publication_id in self._completed
+        }
+        total = sum(held.values())
+        for publication_id, expires in tuple(self._completed.items()):
+            is_last = len(self._completed) == 1
+            if expires > now and (total <= self.config.retain_bytes or is_last):
+                break
+            total -= held[publication_id]
+            self._evict(publication_id)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self._completed:
+            self._expiry = loop.call_at(next(iter(self._completed.values())), self._retain)
+
+    def _evict(self, publication_id: bytes) -> None:
+        publication = self._publications.pop(publication_id)
+        del self._completed[publication_id]
+        self._stats.publications -= 1
+        self._stats.evicted += 1
+        publication.end(PublishDoneCode.EXPIRED, "the publication is no longer retained")
+        if self._relay is not None:
+            self._relay.withdraw_soon(publication.namespace)
+        _log.info("publication %s is no longer retained", publication_id.hex())
+
+    # Life
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[Producer]:
+        try:
+            yield self
+        finally:
+            self._is_closed = True
+            if self._expiry is not None:
+                self._expiry.cancel()
+            for publication in self.publications:
+                publication.end(PublishDoneCode.GOING_AWAY, "the producer is closing")
+            self._stats.publications = 0
+            self._publications.clear()
+            self._completed.clear()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _close_publications(self) -> None:
+        for publication in self.publications:
+            await self.withdraw(publication, PublishDoneCode.GOING_AWAY, "the producer is closing")
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ProductionError("the producer is closed")
+
+    def __repr__(self) -> str:
+        return f"<Producer scope_id={self.scope_id.hex()} publications={len(self._publications)}>"
