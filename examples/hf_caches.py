@@ -29,10 +29,10 @@ class PublishingCache(DynamicCache):
         self._on_layer = on_layer
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, **others: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self._on_layer(layer_idx, to_numpy(key_states[0]), to_numpy(value_states[0]))
-        return super().update(key_states, value_states, layer_idx, *args)
+        return super().update(key_states, value_states, layer_idx, **others)
 
 
 class StreamedCache(DynamicCache):
@@ -63,11 +63,11 @@ class StreamedCache(DynamicCache):
         return self.get_seq_length(layer_idx) + query_length, 0
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, **others: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._is_loaded[layer_idx]:
             self._wait_for_layer(layer_idx)
             k, v = (to_torch(array)[None] for array in self._prefix[layer_idx])
             super().update(k, v, layer_idx)
             self._is_loaded[layer_idx] = True
-        return super().update(key_states, value_states, layer_idx, *args)
+        return super().update(key_states, value_states, layer_idx, **others)

@@ -88,7 +88,7 @@ def read_weights(reader: Any, shape: ModelShape) -> Weights:
 
 
 def random_weights(shape: ModelShape, *, seed: int) -> Weights:
-    """Seeded weights, equal in every process; wide enough that the output depends on the cache."""
+    """Seeded weights, equal in every process."""
     generator = np.random.default_rng(seed)
 
     def matrix(inputs: int, outputs: int, gain: float = 1.0) -> Floats:
@@ -100,11 +100,14 @@ def random_weights(shape: ModelShape, *, seed: int) -> Weights:
     layers = tuple(
         LayerWeights(
             attention_norm=ones,
-            qkv=matrix(shape.width, q_width + 2 * kv_width, 1.5),
-            attention_output=matrix(q_width, shape.width),
+            # Sharp attention that outweighs the feed-forward: else one token repeats for ever.
+            qkv=np.hstack(
+                [matrix(shape.width, q_width + kv_width, 3.0), matrix(shape.width, kv_width, 1.5)]
+            ),
+            attention_output=matrix(q_width, shape.width, 2.0),
             feed_forward_norm=ones,
             gate_up=matrix(shape.width, 2 * shape.hidden),
-            down=matrix(shape.hidden, shape.width),
+            down=matrix(shape.hidden, shape.width, 0.5),
         )
         for _ in range(shape.layers)
     )
