@@ -224,10 +224,15 @@ class ObjectReader:
         end = offset + len(view)
         if offset > self._next:
             self._run_ahead(offset, view)
-        elif end > self._next:
-            self._consume(offset, view)
-            while (held := self._stash.take_at(self._next)) is not None:
-                self._consume(*held)
+        else:
+            while True:
+                held = self._stash.take_at(self._next)
+                if held is not None:
+                    self._consume(*held)
+                elif self._next < end:
+                    self._consume(offset, view[: self._stash.first - offset])
+                else:
+                    break
         if self._final_size == self._next and not self._finished:
             self._finish()
 

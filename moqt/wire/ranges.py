@@ -6,6 +6,9 @@ from bisect import bisect_left, bisect_right
 
 __all__ = ["RangeSet", "Stash"]
 
+_BEYOND = 1 << 62
+"""QUIC stream offsets are below this (RFC 9000 4.5)."""
+
 
 class RangeSet:
     """Disjoint half-open ranges of stream offsets, merged where they touch."""
@@ -70,6 +73,11 @@ class Stash:
 
     def __bool__(self) -> bool:
         return bool(self._starts)
+
+    @property
+    def first(self) -> int:
+        """The lowest offset held; beyond any stream's end when there is none."""
+        return self._starts[0] if self._starts else _BEYOND
 
     def put(self, offset: int, data: memoryview) -> None:
         """Keep a copy of `data`, as far as it is not held yet."""
