@@ -97,8 +97,6 @@ def range_filters(draw: st.DrawFn, *, kinds: list[RangeFilterKind]) -> RangeFilt
 
 
 OBJECT_KINDS: list[RangeFilterKind] = [*RangeFilterKind][:-1]  # not TRACK_PROPERTY
-    kind for kind in RangeFilterKind if kind is not RangeFilterKind.TRACK_PROPERTY
-]
 
 
 def in_kind_order(filters: list[RangeFilter]) -> tuple[RangeFilter, ...]:
