@@ -53,10 +53,16 @@ class SessionConfig:
     """How far a subscription may fall behind its track: octets published, wanted, and not yet
     handed to QUIC. Beyond it the subscription ends with TOO_FAR_BEHIND (MOQT-22 5.2). Lag costs no
     memory of its own, since what is retained is shared by all subscribers; what a subscriber pins
-    by itself is one Object for each of `max_active_streams`."""
+    by itself is one Object for each of its open streams. Looked at in steps of 1/64 of it."""
 
     max_active_streams: int = 8
-    """Object streams written at once by this session; further Groups wait in order of priority."""
+    """Object streams written in turn by this session; further Groups wait in order of priority.
+    More urgent Objects may open up to as many again, and what waits for the peer's stream flow
+    control does not count."""
+
+    max_open_streams: int = 1024
+    """Object streams open at once in this session, idle and blocked ones included; further ones
+    wait. Each may hold the one Object that it is in the middle of beyond its eviction."""
 
     write_octets: int = 65536
     """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece."""

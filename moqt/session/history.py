@@ -68,7 +68,7 @@ class StoredSubgroup:
         """Payload octets ever published here."""
         self.last_object_id = -1
         self.is_closed = False
-        self.waiters: list[SubgroupWaiter] = []
+        self.waiters: dict[SubgroupWaiter, None] = {}
 
     @property
     def end_index(self) -> int:
@@ -90,7 +90,7 @@ class StoredSubgroup:
 
     def tell_waiters(self) -> None:
         """Call every waiter once and forget them."""
-        waiters, self.waiters = self.waiters, []
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             waiter.subgroup_grew()
 

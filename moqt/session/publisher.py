@@ -1,0 +1,308 @@
+"""Answers SUBSCRIBE, FETCH and TRACK_STATUS from a TrackDirectory, and offers tracks by PUBLISH."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.codes import (
+    GroupOrder,
+    PublishDoneCode,
+    RequestErrorCode,
+    StreamResetCode,
+)
+from moqt.errors import LocalProtocolError
+from moqt.session.events import RequestAccepted, RequestEnded
+from moqt.session.own_request import OwnRequest
+from moqt.session.scheduler import Scheduler
+from moqt.session.served_fetch import ServedFetch
+from moqt.session.served_subscription import ServedSubscription, SubscriptionState
+from moqt.types import Location
+from moqt.wire.filters import FilterRejected, LocationFilter, RangeFilters
+from moqt.wire.messages import (
+    FetchOk,
+    Publish,
+    RequestError,
+    RequestOk,
+    RequestUpdate,
+    SubscribeOk,
+)
+from moqt.wire.params import Parameters
+from moqt.wire.properties import DEFAULT_PRIORITY, TrackProperties
+from moqt.wire.rules import RequestKind
+from moqt.wire.vi64 import MAX_VI64
+
+if TYPE_CHECKING:
+    from moqt.session.context import SessionContext
+    from moqt.session.directory import TrackDirectory
+    from moqt.session.events import RequestRejected
+    from moqt.session.requests import Requests, RequestStream
+    from moqt.session.source import TrackSource
+    from moqt.wire.filters import LocationRange
+    from moqt.wire.messages import Fetch, Message, Subscribe, TrackStatus
+
+__all__ = ["Publication", "Publisher"]
+
+
+class Publisher:
+    """The send side of one session.
+
+    Tracks are written to outside of the session's inputs; then `SessionContext.wake` asks for
+    `flush`. OBJECT_DELIVERY_TIMEOUT and SUBGROUP_DELIVERY_TIMEOUT are read and have no effect yet:
+    everything is delivered, however late.
+    """
+
+    def __init__(
+        self, context: SessionContext, requests: Requests, directory: TrackDirectory | None
+    ) -> None:
+        self.context = context
+        self.scheduler = Scheduler(context)
+        self._requests = requests
+        self._directory = directory
+        self._served: dict[ServedSubscription | ServedFetch, None] = {}
+        self._noted: dict[ServedSubscription, None] = {}
+        self._next_alias = 0
+
+    # Queries
+
+    @property
+    def open_subscriptions(self) -> int:
+        """How many subscriptions are served, offers included."""
+        return sum(isinstance(served, ServedSubscription) for served in self._served)
+
+    @property
+    def open_fetches(self) -> int:
+        """How many FETCHes are served."""
+        return len(self._served) - self.open_subscriptions
+
+    # Inputs
+
+    def on_subscribe(self, stream: RequestStream, message: Subscribe, now: float) -> None:
+        """Answer a SUBSCRIBE of the peer's and begin to deliver."""
+        track = self._find(stream, message)
+        if track is None:
+            return
+        parameters = message.parameters
+        state = SubscriptionState(
+            forward=True,
+            priority=DEFAULT_PRIORITY,
+            group_order=parameters.group_order or track.properties.default_group_order,
+        )
+        try:
+            state = state.updated(
+                parameters,
+                largest=track.largest,
+                max_ranges=self.context.config.max_filter_ranges,
+            )
+        except FilterRejected as error:
+            _refuse(stream, error.code, error.reason)
+            return
+        subscription = ServedSubscription(self, track, track_alias=self._new_alias(), state=state)
+        stream.handler = subscription
+        self._served[subscription] = None
+        stream.send(
+            SubscribeOk(
+                subscription.track_alias,
+                Parameters(largest=track.largest),
+                _properties(track, parameters),
+            )
+        )
+        subscription.start(stream)
+        if parameters.fill is not None:
+            subscription.fill(parameters.fill, message.request_id)
+        subscription.end_if_complete()
+
+    def on_fetch(self, stream: RequestStream, message: Fetch, now: float) -> None:
+        """Answer a FETCH of the peer's and begin to deliver."""
+        track = self._find(stream, message)
+        if track is None:
+            return
+        parameters = message.parameters
+        filters = RangeFilters(parameters.range_filters)
+        location = parameters.location_filter or LocationFilter.none()
+        try:
+            filters.check(self.context.config.max_filter_ranges)
+            wanted = location.resolve_fetch(track.largest)
+        except FilterRejected as error:
+            _refuse(stream, error.code, error.reason)
+            return
+        fetch = ServedFetch(self, track, stream)
+        if parameters.subscriber_priority is not None:
+            fetch.subscriber_priority = parameters.subscriber_priority
+        stream.handler = fetch
+        self._served[fetch] = None
+        end = _end_location(track, wanted)
+        stream.send(
+            FetchOk(track.is_ended and end == track.largest, end, _properties(track, parameters))
+        )
+        fetch.start(
+            wanted,
+            filters if filters.filters else None,
+            parameters.group_order or GroupOrder.ASCENDING,
+        )
+
+    def on_track_status(self, stream: RequestStream, message: TrackStatus, now: float) -> None:
+        """Answer a TRACK_STATUS of the peer's; it leaves nothing behind (MOQT-22 9.13)."""
+        track = self._find(stream, message)
+        if track is not None:
+            properties = _properties(track, message.parameters)
+            stream.send(RequestOk(Parameters(largest=track.largest), properties))
+            stream.finish()
+
+    def on_data_stop(self, stream_id: int, raw_code: int, now: float) -> bool:
+        """STOP_SENDING on a data stream; False when it is none of ours that is open."""
+        cursor = self.scheduler.find(stream_id)
+        if cursor is None:
+            return False
+        cursor.owner.stopped(cursor)
+        return True
+
+    # Commands
+
+    def publish(self, track: TrackSource, *, forward: bool = True, now: float) -> int:
+        """Offer `track` by PUBLISH and return the Request ID (MOQT-22 9.8).
+
+        With `forward` its Objects are sent from now on, without waiting for the answer; without,
+        from the subscriber's REQUEST_UPDATE on, which may ask for a fill.
+        Raises: LocalProtocolError for an aborted track, and as `Requests.open` does.
+        """
+        if track.abort_code is not None:
+            raise LocalProtocolError(f"{track.name}: the track was aborted")
+        largest = track.largest
+        alias = self._new_alias()
+        subscription = ServedSubscription(
+            self,
+            track,
+            track_alias=alias,
+            state=SubscriptionState(
+                forward=forward,
+                priority=DEFAULT_PRIORITY,
+                group_order=track.properties.default_group_order,
+                location_range=LocationFilter.next_object().resolve_subscription(largest),
+            ),
+            is_offer=True,
+        )
+        publication = Publication(self.context, subscription)
+        publication.bind(
+            self._requests.open(
+                RequestKind.PUBLISH,
+                publication,
+                lambda request_id: Publish(
+                    request_id,
+                    track.name,
+                    alias,
+                    Parameters(largest=largest, forward=None if forward else False),
+                    track.properties,
+                ),
+                now=now,
+            )
+        )
+        self._served[subscription] = None
+        subscription.start(publication.stream)
+        self.context.wake()
+        return publication.request_id
+
+    def flush(self, now: float) -> None:
+        """Hand over to the transport what it can send soon."""
+        if self.context.is_closed:
+            return
+        while self._noted:
+            noted, self._noted = self._noted, {}
+            for subscription in noted:
+                subscription.attend()
+        self.scheduler.flush()
+
+    def close(self, now: float) -> None:
+        """The session is over: let go of all tracks; no stream is touched."""
+        for served in list(self._served):
+            served.release(None)
+        self._noted.clear()
+
+    # For subscriptions and fetches
+
+    def note(self, subscription: ServedSubscription) -> None:
+        """Call `attend` in the next flush, and ask for one."""
+        self._noted[subscription] = None
+        self.context.wake()
+
+    def forget(self, served: ServedSubscription | ServedFetch) -> None:
+        """It is over."""
+        self._served.pop(served, None)
+        if isinstance(served, ServedSubscription):
+            self._noted.pop(served, None)
+
+    def _new_alias(self) -> int:
+        # Never used again, not even for the same track (MOQT-22 9.7): a subscriber can tell what
+        # is late from what is new.
+        alias = self._next_alias
+        self._next_alias += 1
+        return alias
+
+    def _find(
+        self, stream: RequestStream, message: Subscribe | Fetch | TrackStatus
+    ) -> TrackSource | None:
+        track = self._directory.find(message.name) if self._directory is not None else None
+        if track is None:
+            _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "no such track")
+        elif track.abort_code is PublishDoneCode.MALFORMED_TRACK:
+            _refuse(stream, RequestErrorCode.MALFORMED_TRACK, track.abort_reason)
+        elif track.abort_code is not None:
+            _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "the track was stopped")
+        else:
+            return track
+        return None
+
+
+class Publication(OwnRequest):
+    """A PUBLISH of ours: the request, beside the subscription that it offers."""
+
+    def __init__(self, context: SessionContext, subscription: ServedSubscription) -> None:
+        super().__init__(context)
+        self._subscription = subscription
+
+    def on_accepted(self, message: Message, now: float) -> None:
+        """PUBLISH_OK."""
+        assert isinstance(message, RequestOk)  # by the transition table
+        self.context.emit(RequestAccepted(self.request_id, message.parameters.expires_ms))
+        self._subscription.accepted()
+
+    def on_more(self, message: Message, now: float) -> None:
+        """Take a REQUEST_UPDATE of the subscriber's."""
+        if isinstance(message, RequestUpdate):
+            self._subscription.on_message(self.stream, message, now)
+        else:
+            super().on_more(message, now)
+
+    def on_ended(self, raw_code: int, now: float) -> None:
+        """The subscriber has enough."""
+        self._subscription.release(StreamResetCode.CANCELLED)
+        self.release()
+        self.context.emit(RequestEnded(self.request_id, StreamResetCode.from_wire(raw_code)))
+
+    def fail(self, event: RequestRejected) -> None:
+        """The offer was refused: no Object of it is sent any more."""
+        self._subscription.release(StreamResetCode.CANCELLED)
+        super().fail(event)
+
+    def cancel(self, code: StreamResetCode) -> None:
+        """End the offer or the subscription from our side, at once and without PUBLISH_DONE."""
+        self._subscription.release(StreamResetCode.CANCELLED)
+        super().cancel(code)
+
+
+def _refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:
+    stream.send(RequestError(code=code, reason=reason[:256]))
+    stream.finish()
+
+
+def _properties(track: TrackSource, parameters: Parameters) -> TrackProperties:
+    return TrackProperties() if parameters.include_properties is False else track.properties
+
+
+def _end_location(track: TrackSource, wanted: LocationRange) -> Location:
+    """Return FETCH_OK's End Location: for a whole end Group its last Object (MOQT-22 9.12)."""
+    start, end = wanted.start, wanted.end
+    assert end is not None  # resolve_fetch sets it
+    if end.object_id < MAX_VI64:
+        return end
+    last = track.last_object_of(end.group_id) or 0
+    return max(start, Location(end.group_id, last))

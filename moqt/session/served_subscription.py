@@ -1,0 +1,456 @@
+"""One subscription that the peer has to a track here: its cursors, fills and Forward State."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from moqt.codes import PublishDoneCode, StreamResetCode
+from moqt.session.outbound import CursorState, FetchCursor, SubgroupCursor
+from moqt.session.scheduler import Flow
+from moqt.session.states import Phase
+from moqt.wire.filters import (
+    FilterRejected,
+    LocationFilter,
+    LocationFilterType,
+    LocationRange,
+    RangeFilters,
+)
+from moqt.wire.messages import PublishDone, RequestError, RequestOk, RequestUpdate
+from moqt.wire.params import Parameters
+from moqt.wire.vi64 import MAX_VI64
+
+if TYPE_CHECKING:
+    from moqt.codes import GroupOrder
+    from moqt.session.context import SessionContext
+    from moqt.session.history import StoredSubgroup
+    from moqt.session.outbound import Cursor
+    from moqt.session.publisher import Publisher
+    from moqt.session.requests import RequestStream
+    from moqt.session.source import TrackSource
+    from moqt.types import Location
+    from moqt.wire.messages import Message
+    from moqt.wire.params import FillParameters
+
+__all__ = ["ServedSubscription", "SubscriptionState", "reset_code_for"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionState:
+    """What the subscriber controls. `location_range` is resolved; None: unfiltered."""
+
+    forward: bool
+    priority: int
+    group_order: GroupOrder
+    location_range: LocationRange | None = None
+    range_filters: RangeFilters = field(default_factory=RangeFilters)
+
+    def updated(
+        self, parameters: Parameters, *, largest: Location | None, max_ranges: int
+    ) -> SubscriptionState:
+        """Return the state after a message with these parameters; what is absent is kept.
+
+        Raises: FilterRejected for filters that have to be refused (MOQT-22 3.3).
+        """
+        parameters.check_filters(max_ranges)
+        kept = self.range_filters.updated(
+            parameters.range_filters, parameters.removed_range_filters
+        )
+        inner = RangeFilters(parameters.fill.range_filters if parameters.fill else ())
+        kept.check(max_ranges, also=inner.range_count)
+        location = parameters.location_filter
+        if location is None:
+            location_range = self.location_range
+        elif location.type is LocationFilterType.NONE:
+            location_range = None
+        else:
+            location_range = location.resolve_subscription(largest)
+        forward, priority = parameters.forward, parameters.subscriber_priority
+        return replace(
+            self,
+            forward=self.forward if forward is None else forward,
+            priority=self.priority if priority is None else priority,
+            location_range=location_range,
+            range_filters=kept,
+        )
+
+    def object_ids(self, group_id: int) -> tuple[int, int] | None:
+        """Return the first and last Object ID wanted of a Group, None when it is outside."""
+        wanted = self.location_range
+        if wanted is None:
+            return 0, MAX_VI64
+        start, end = wanted.start, wanted.end
+        if group_id < start.group_id or (end is not None and group_id > end.group_id):
+            return None
+        first = start.object_id if group_id == start.group_id else 0
+        last = end.object_id if end is not None and group_id == end.group_id else MAX_VI64
+        return first, last
+
+    def fill_range(self, fill: FillParameters, largest: Location | None) -> LocationRange | None:
+        """Return what a fill covers at this moment; None: it opens no stream (MOQT-22 3.4)."""
+        if not self.forward or largest is None:
+            return None
+        if fill.location_filter is not None:
+            return fill.location_filter.resolve_fill(largest)
+        if self.location_range is None:
+            return LocationFilter.none().resolve_fill(largest)
+        start, end = self.location_range.start, self.location_range.end
+        end = largest if end is None else min(end, largest)
+        return LocationRange(start, end) if start <= end else None
+
+
+class _Fill:
+    """The owner of one fill's cursor."""
+
+    __slots__ = ("_priority", "subscription")
+
+    def __init__(self, subscription: ServedSubscription, priority: int | None) -> None:
+        self.subscription = subscription
+        self._priority = priority
+
+    @property
+    def subscriber_priority(self) -> int:
+        """Its own, else that of the subscription."""
+        if self._priority is None:
+            return self.subscription.subscriber_priority
+        return self._priority
+
+    def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
+        """Tell the subscription."""
+        self.subscription.cursor_left(cursor, state)
+
+    def stopped(self, cursor: Cursor) -> None:
+        """The peer stopped the fill; the subscription lives on (MOQT-22 3.4.1)."""
+        self.subscription.stopped(cursor)
+
+
+class ServedSubscription:
+    """Sends a track's Objects from one moment on, and fills from before it.
+
+    Objects that exist when it starts are never sent by itself: its cursors start at the end of each
+    open Subgroup. A fill resolves against the same Largest Object in the same call, so that Next
+    Object plus an open fill gives each Object exactly once (MOQT-22 3.4).
+
+    One cursor stands for each Subgroup that may still grow or is not sent yet, one for each fill.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        track: TrackSource,
+        *,
+        track_alias: int,
+        state: SubscriptionState,
+        is_offer: bool = False,
+    ) -> None:
+        self.track = track
+        self.track_alias = track_alias
+        self.state = state
+        self.flow = Flow()
+        self.streams_closed = 0
+        """Data streams opened and closed again: the Stream Count when none is open."""
+        self.is_over = False
+        self.stream: RequestStream
+        self._publisher = publisher
+        self._context: SessionContext = publisher.context
+        self._scheduler = publisher.scheduler
+        self._cursors: dict[StoredSubgroup, SubgroupCursor] = {}
+        self._fills: dict[Cursor, None] = {}
+        self._live: set[Cursor] = set()
+        """All cursors, those included that are about to be cut."""
+        self._left: dict[StoredSubgroup, bool] = {}
+        """Open Subgroups that get no stream any more; True: since the peer stopped it."""
+        self._is_behind = False
+        self._done: tuple[PublishDoneCode, str] | None = None
+        self._keeps_open = is_offer and not state.forward
+        """An offered track that was never forwarded waits for its fill, even if it has ended."""
+
+    @property
+    def subscriber_priority(self) -> int:
+        """The Subscriber Priority of all but fills with their own."""
+        return self.state.priority
+
+    # Beginning
+
+    def start(self, stream: RequestStream) -> None:
+        """Deliver from now on."""
+        self.stream = stream
+        self.track.add_listener(self)
+        if self.state.forward:
+            self._attach_all()
+
+    def fill(self, fill: FillParameters, request_id: int) -> None:
+        """Open a fill for the message `request_id`, unless there is nothing to fill."""
+        state = self.state
+        wanted = state.fill_range(fill, self.track.largest)
+        if wanted is None:
+            return
+        filters = state.range_filters.updated(fill.range_filters, fill.removed_range_filters)
+        cursor = FetchCursor(
+            self.flow,
+            _Fill(self, fill.subscriber_priority),
+            self._context.stats,
+            self.track,
+            request_id=request_id,
+            wanted=wanted,
+            range_filters=filters if filters.filters else None,
+            group_order=fill.group_order or state.group_order,
+            fill_of=state.group_order,
+        )
+        self._fills[cursor] = None
+        self._live.add(cursor)
+        self._scheduler.add(cursor)
+
+    # RequestHandler, for a SUBSCRIBE of the peer's
+
+    def on_message(self, stream: RequestStream, message: Message, now: float) -> None:
+        """Take a REQUEST_UPDATE, the only message that may come."""
+        assert isinstance(message, RequestUpdate)  # by the transition table
+        self.update(message)
+        self.end_if_complete()
+
+    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
+        """No more updates; Objects go on (MOQT-22 6.4.2.2)."""
+
+    def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
+        """The subscriber has enough: reset every data stream, no PUBLISH_DONE."""
+        self.release(StreamResetCode.CANCELLED)
+
+    def on_timeout(self, stream: RequestStream, now: float) -> None:
+        """Never: the peer's requests have no answer timer."""
+
+    # Updates
+
+    def update(self, message: RequestUpdate) -> None:
+        """Apply and answer a REQUEST_UPDATE (MOQT-22 9.5)."""
+        if self.is_over:
+            return  # it crossed our PUBLISH_DONE
+        parameters = message.parameters
+        try:
+            state = self.state.updated(
+                parameters,
+                largest=self.track.largest,
+                max_ranges=self._context.config.max_filter_ranges,
+            )
+        except FilterRejected as error:
+            self.stream.send(RequestError(code=error.code, reason=error.reason))
+            self.end(PublishDoneCode.UPDATE_FAILED, error.reason)
+            return
+        old, self.state = self.state, state
+        if state.priority != old.priority:
+            self._scheduler.reprioritize(self.flow)
+        if (state.location_range, state.range_filters) != (old.location_range, old.range_filters):
+            self._limit_cursors()
+        if old.forward and not state.forward:
+            self._pause()
+        if state.forward:
+            if not old.forward:
+                self._resume()
+            self._keeps_open = False
+            self._attach_all()
+        self.stream.send(RequestOk(Parameters(largest=self.track.largest)))
+        if parameters.fill is not None:
+            self.fill(parameters.fill, message.request_id)
+
+    def _limit_cursors(self) -> None:
+        filters = self._range_filters()
+        outside = []
+        for subgroup, cursor in self._cursors.items():
+            wanted = self.state.object_ids(subgroup.group_id)
+            if wanted is None:
+                outside.append(cursor)
+            else:
+                cursor.limit(*wanted, filters)
+        self._cut(outside)
+
+    def _pause(self) -> None:
+        """Send no Object any more; a stream with nothing to send may stay (MOQT-22 11.3.2)."""
+        self._cut([c for c in self._cursors.values() if c.prepare() is CursorState.READY])
+        for fill in self._fills:
+            self._scheduler.suspend(fill)
+
+    def _resume(self) -> None:
+        self._left = {subgroup: False for subgroup, stopped in self._left.items() if not stopped}
+        for fill in self._fills:
+            self._scheduler.add(fill)
+
+    def _cut(self, cursors: list[SubgroupCursor]) -> None:
+        self._scheduler.discard(cursors)
+        for cursor in cursors:
+            cursor.subgroup.waiters.pop(cursor, None)
+            self._scheduler.reset(cursor, StreamResetCode.CANCELLED)
+            self._forget(cursor)
+
+    # Cursors
+
+    def _range_filters(self) -> RangeFilters | None:
+        return self.state.range_filters if self.state.range_filters.filters else None
+
+    def _attach_all(self) -> None:
+        for subgroup in self.track.open_subgroups():
+            self._attach(subgroup)
+
+    def _attach(self, subgroup: StoredSubgroup) -> None:
+        wanted = self.state.object_ids(subgroup.group_id)
+        if wanted is None or subgroup in self._cursors or subgroup in self._left:
+            return
+        cursor = SubgroupCursor(
+            self.flow,
+            self,
+            self._context.stats,
+            subgroup,
+            track_alias=self.track_alias,
+            group_order=self.state.group_order,
+        )
+        cursor.limit(*wanted, self._range_filters())
+        self._cursors[subgroup] = cursor
+        self._live.add(cursor)
+        subgroup.waiters[cursor] = None
+
+    def _forget(self, cursor: Cursor) -> None:
+        self._live.discard(cursor)
+        self._fills.pop(cursor, None)
+        if cursor.stream_id is not None:
+            self.streams_closed += 1
+        if isinstance(cursor, SubgroupCursor) and self._cursors.get(cursor.subgroup) is cursor:
+            del self._cursors[cursor.subgroup]
+
+    def _leave(self, subgroup: StoredSubgroup, *, stopped: bool) -> None:
+        if subgroup.is_closed:
+            return
+        self._left[subgroup] = stopped
+        if len(self._left) > 16:  # most of them are closed by now
+            self._left = {s: stopped for s, stopped in self._left.items() if not s.is_closed}
+
+    def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
+        """The scheduler let go of a cursor."""
+        if state is CursorState.IDLE:
+            assert isinstance(cursor, SubgroupCursor)  # a fill is never idle
+            cursor.subgroup.waiters[cursor] = None
+            return
+        self._forget(cursor)
+        if state is CursorState.FINISHED:
+            if isinstance(cursor, SubgroupCursor):
+                self._leave(cursor.subgroup, stopped=False)
+        elif state is CursorState.BEHIND:
+            self._scheduler.reset(cursor, StreamResetCode.TOO_FAR_BEHIND)
+            self.end(PublishDoneCode.TOO_FAR_BEHIND, "the next Object is not retained any more")
+        else:
+            self._scheduler.reset(cursor, StreamResetCode.CANCELLED)
+        self.end_if_complete()
+
+    def stopped(self, cursor: Cursor) -> None:
+        """The peer stopped one data stream: reset it, and open none for the same Subgroup."""
+        self._scheduler.discard([cursor])
+        self._scheduler.reset(cursor, StreamResetCode.CANCELLED)
+        self._forget(cursor)
+        if isinstance(cursor, SubgroupCursor):
+            cursor.subgroup.waiters.pop(cursor, None)
+            self._leave(cursor.subgroup, stopped=True)
+        self.end_if_complete()
+
+    # What the track tells
+
+    def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
+        """Wait for its Objects."""
+        if self.state.forward:
+            self._attach(subgroup)
+
+    def cursor_grew(self, cursor: SubgroupCursor) -> None:
+        """An idle cursor has something to do."""
+        if not self.state.forward and not cursor.subgroup.is_closed:
+            # An Object was published while paused: it is left out, so the stream ends by reset.
+            cursor.is_over = cursor.is_cut = True
+            del self._cursors[cursor.subgroup]
+        self._scheduler.add(cursor)
+        self._context.wake()
+
+    def track_finished(self) -> None:
+        """The track was ended or aborted."""
+        self._publisher.note(self)
+
+    def measure_lag(self) -> int:
+        """Find out whether it is too far behind; return what may be published before next time."""
+        limit = self._context.config.max_lag_octets
+        lag = sum(cursor.lag for cursor in self._cursors.values())
+        if lag > limit:
+            self._is_behind = True
+            self._publisher.note(self)
+        return max(limit - lag, limit >> 6, 1)
+
+    # End
+
+    def attend(self) -> None:
+        """Do what was noted while the track was written to."""
+        if self.is_over:
+            return
+        if self.track.abort_code is not None:
+            self.end(self.track.abort_code, self.track.abort_reason)
+        elif self._is_behind:
+            limit = self._context.config.max_lag_octets
+            self.end(PublishDoneCode.TOO_FAR_BEHIND, f"more than {limit} octets behind")
+        else:
+            self.end_if_complete()
+
+    def end_if_complete(self) -> None:
+        """End with TRACK_ENDED when the track has ended and everything is sent."""
+        if self.track.is_ended and not (self.is_over or self._live or self._keeps_open):
+            self._finish(PublishDoneCode.TRACK_ENDED, "")
+
+    def end(self, code: PublishDoneCode, reason: str) -> None:
+        """Reset what is open, then PUBLISH_DONE (MOQT-22 9.9)."""
+        self._close(reset_code_for(code))
+        self._finish(code, reason)
+
+    def accepted(self) -> None:
+        """The peer took our offer: say now what had to wait for that."""
+        if self._done is not None:
+            self._say_done(*self._done)
+
+    def _finish(self, code: PublishDoneCode, reason: str) -> None:
+        self._done = code, reason
+        self.is_over = True
+        self.track.remove_listener(self)
+        if self.stream.phase is not Phase.PENDING:
+            self._say_done(code, reason)
+
+    def _say_done(self, code: PublishDoneCode, reason: str) -> None:
+        self.stream.send(
+            PublishDone(code=code, stream_count=self.streams_closed, reason=reason[:256])
+        )
+        self.stream.finish()
+        self._publisher.forget(self)
+
+    def release(self, code: StreamResetCode | None) -> None:
+        """End without PUBLISH_DONE: reset what is open, with None touch no stream."""
+        self.is_over = True
+        self.track.remove_listener(self)
+        self._close(code)
+        self._publisher.forget(self)
+
+    def _close(self, code: StreamResetCode | None) -> None:
+        cursors = list(self._live)
+        self._scheduler.discard(cursors)
+        for cursor in cursors:
+            if isinstance(cursor, SubgroupCursor):
+                cursor.subgroup.waiters.pop(cursor, None)
+            if code is not None:
+                self._scheduler.reset(cursor, code)
+            self._forget(cursor)
+
+
+def reset_code_for(code: PublishDoneCode) -> StreamResetCode:
+    """Return the reset code that fits the end of a subscription."""
+    match code:
+        case PublishDoneCode.GOING_AWAY:
+            return StreamResetCode.GOING_AWAY
+        case PublishDoneCode.TOO_FAR_BEHIND:
+            return StreamResetCode.TOO_FAR_BEHIND
+        case PublishDoneCode.EXCESSIVE_LOAD:
+            return StreamResetCode.EXCESSIVE_LOAD
+        case PublishDoneCode.MALFORMED_TRACK:
+            return StreamResetCode.MALFORMED_TRACK
+        case PublishDoneCode.INTERNAL_ERROR:
+            return StreamResetCode.INTERNAL_ERROR
+        case _:
+            return StreamResetCode.CANCELLED
