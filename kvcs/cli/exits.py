@@ -11,7 +11,7 @@ import typer
 
 from kvcs import errors
 from moqt.codes import RequestErrorCode
-from moqt.errors import MoqtError, NotSupported, RequestRejected
+from moqt.errors import ConnectFailed, MoqtError, NotSupported, RequestRejected
 
 __all__ = ["CommandError", "ExitCode", "Failure", "explain"]
 
@@ -85,6 +85,7 @@ def _of_kvcs(error: errors.KvcsError) -> Failure:
             | errors.InvalidKey()
             | errors.InvalidName()
             | errors.InvalidTokens()
+            | errors.ProductionError()
             | errors.TensorMismatch()
         ):
             return Failure(ExitCode.USAGE, problem)
@@ -94,6 +95,12 @@ def _of_kvcs(error: errors.KvcsError) -> Failure:
 def _of_moqt(error: MoqtError) -> Failure:
     if isinstance(error, NotSupported):
         return Failure(ExitCode.USAGE, str(error))
+    if isinstance(error, ConnectFailed):
+        return Failure(
+            ExitCode.CONNECTION,
+            str(error),
+            "is the address right? --ca FILE names the certificates to trust",
+        )
     if isinstance(error, RequestRejected) and error.code is RequestErrorCode.DOES_NOT_EXIST:
         return Failure(ExitCode.NOT_FOUND, str(error))
     return Failure(ExitCode.CONNECTION, str(error))
