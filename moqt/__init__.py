@@ -1,1 +1,111 @@
-"""moqt."""
+"""Media over QUIC Transport, draft 22: sessions over QUIC for asyncio.
+
+`connect` and `serve` are where to begin. The protocol without I/O is `moqt.session`, the octets
+are `moqt.wire`; neither needs asyncio, so what does is loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from moqt import errors
+from moqt.codes import (
+    GroupOrder,
+    ObjectStatus,
+    PublishDoneCode,
+    RangeStatus,
+    RequestErrorCode,
+    SessionErrorCode,
+    StreamResetCode,
+)
+from moqt.types import FullTrackName, Location, Object, ObjectHeader, TrackNamespace
+
+if TYPE_CHECKING:
+    from moqt.asyncio.client import InsecureConnectionWarning, connect
+    from moqt.asyncio.config import CongestionControl, TransportConfig
+    from moqt.asyncio.namespaces import NamespacePublication, NamespaceSubscription
+    from moqt.asyncio.server import Server, serve
+    from moqt.asyncio.session import MoqtSession
+    from moqt.asyncio.tracks import Fetch, Subscription, TrackPublication, TrackStatus
+    from moqt.session.config import SessionConfig
+    from moqt.session.directory import TrackDirectory
+    from moqt.session.sink import ObjectSink, Placement
+    from moqt.session.source import SubgroupWriter, TrackSource
+    from moqt.wire.filters import LocationFilter, RangeFilter
+    from moqt.wire.params import FillParameters
+
+__all__ = [
+    "CongestionControl",
+    "Fetch",
+    "FillParameters",
+    "FullTrackName",
+    "GroupOrder",
+    "InsecureConnectionWarning",
+    "Location",
+    "LocationFilter",
+    "MoqtSession",
+    "NamespacePublication",
+    "NamespaceSubscription",
+    "Object",
+    "ObjectHeader",
+    "ObjectSink",
+    "ObjectStatus",
+    "Placement",
+    "PublishDoneCode",
+    "RangeFilter",
+    "RangeStatus",
+    "RequestErrorCode",
+    "Server",
+    "SessionConfig",
+    "SessionErrorCode",
+    "StreamResetCode",
+    "SubgroupWriter",
+    "Subscription",
+    "TrackDirectory",
+    "TrackNamespace",
+    "TrackPublication",
+    "TrackSource",
+    "TrackStatus",
+    "TransportConfig",
+    "connect",
+    "errors",
+    "serve",
+]
+
+_HOMES = {
+    "CongestionControl": "moqt.asyncio.config",
+    "Fetch": "moqt.asyncio.tracks",
+    "FillParameters": "moqt.wire.params",
+    "InsecureConnectionWarning": "moqt.asyncio.client",
+    "LocationFilter": "moqt.wire.filters",
+    "MoqtSession": "moqt.asyncio.session",
+    "NamespacePublication": "moqt.asyncio.namespaces",
+    "NamespaceSubscription": "moqt.asyncio.namespaces",
+    "ObjectSink": "moqt.session.sink",
+    "Placement": "moqt.session.sink",
+    "RangeFilter": "moqt.wire.filters",
+    "Server": "moqt.asyncio.server",
+    "SessionConfig": "moqt.session.config",
+    "SubgroupWriter": "moqt.session.source",
+    "Subscription": "moqt.asyncio.tracks",
+    "TrackDirectory": "moqt.session.directory",
+    "TrackPublication": "moqt.asyncio.tracks",
+    "TrackSource": "moqt.session.source",
+    "TrackStatus": "moqt.asyncio.tracks",
+    "TransportConfig": "moqt.asyncio.config",
+    "connect": "moqt.asyncio.client",
+    "serve": "moqt.asyncio.server",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'moqt' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

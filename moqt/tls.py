@@ -136,10 +136,6 @@ def _certificates(pem: bytes, where: str) -> list[x509.Certificate]:
         raise ValueError(f"{where}: no PEM certificate found") from error
 
 
-def _is_text(source: Pem) -> bool:
-    return isinstance(source, bytes) or (isinstance(source, str) and _BEGIN in source)
-
-
 def _read(source: Pem) -> bytes:
     if isinstance(source, bytes):
         return source
@@ -149,4 +145,6 @@ def _read(source: Pem) -> bytes:
 
 
 def _describe(source: Pem) -> str:
-    return "PEM text" if _is_text(source) else os.fspath(source)  # type: ignore[return-value,arg-type]
+    if isinstance(source, bytes) or (isinstance(source, str) and _BEGIN in source):
+        return "PEM text"
+    return os.fspath(source)

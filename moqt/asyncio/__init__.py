@@ -1,1 +1,1 @@
-"""asyncio."""
+"""MOQT sessions on asyncio and aioquic; the names to use are in `moqt` itself."""

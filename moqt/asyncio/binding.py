@@ -1,10 +1,10 @@
 """Drives one session over one QUIC connection: what arrives goes in, what is to be sent goes out.
 
-All work happens in `_pump`, once a wake-up of the loop: QUIC's events go to the session, the session
-fills QUIC from its queues, QUIC's datagrams go to the socket, one timer is set, and the session's
-events go to its owner. A batch of datagrams, a timer and `wake` each lead to one pump, so nothing is
-done once a datagram but aioquic's own work. ACKs leave with the pump when 64 KiB have arrived since
-the last one, else after aioquic's millisecond.
+All work happens in `_pump`, once a wake-up of the loop: QUIC's events go to the session, the
+session fills QUIC from its queues, QUIC's datagrams go to the socket, one timer is set, and the
+session's events go to its owner. A batch of datagrams, a timer and `wake` each lead to one pump, so
+nothing is done once a datagram but aioquic's own work. ACKs leave with the pump when 64 KiB have
+arrived since the last one, else after aioquic's millisecond.
 
 The clock is `time.monotonic`, not the loop's: uvloop's time stands still within one wake-up and has
 milliseconds only.
@@ -27,12 +27,10 @@ from moqt.codes import SessionErrorCode
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aioquic.quic.events import ConnectionTerminated, QuicEvent
 
     from moqt.asyncio.connection import HeldConnection
-    from moqt.asyncio.endpoint import Address, UdpEndpoint
+    from moqt.asyncio.endpoint import Address, Datagram, UdpEndpoint
     from moqt.session.events import Event
 
 logger = logging.getLogger(__name__)
@@ -156,7 +154,7 @@ class Driver:
         self._pinged_at = now
         self._linger_at: float | None = None
         self._unacknowledged_octets = 0
-        self._farewell: list[tuple[bytes, Address]] = []
+        self._farewell: list[Datagram] = []
         self._late_batches = 0
 
     def attach(self, session: DrivenSession, owner: DriverOwner) -> None:
@@ -180,12 +178,27 @@ class Driver:
         self._unacknowledged_octets += len(data)
         self.connection.receive_datagram(data, address, now=now)
 
-    def feed_batch(self, batch: list[tuple[bytes, Address]]) -> None:
+    def on_batch(self, batch: list[Datagram]) -> None:
         """Give a batch of received datagrams to QUIC, and act on it."""
         now = time.monotonic()
         for data, address in batch:
             self.feed(data, address, now)
         self.pump_now()
+
+    def on_writable(self) -> None:
+        """The socket takes datagrams again."""
+        self._pump()
+
+    def on_error(self, error: OSError) -> None:
+        """Nobody is there. Once there was someone, that is left to the idle timeout: anyone could
+        have sent the message that says so (RFC 9000 21.1.1.1)."""
+        if not self.is_ready:
+            self.fail(error.strerror or str(error))
+
+    def on_too_large(self, address: Address) -> None:
+        """The path doesn't take datagrams of this size."""
+        self.connection.shrink_datagrams()
+        self.wake()
 
     def pump_now(self) -> None:
         """Act on what was fed."""

@@ -8,8 +8,8 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
-- A limit is raised once a quarter of the window can be granted, or more than the peer has left. So
-  a fast reader costs a few frames a window, and a peer that is blocked learns of any credit at once.
+- A limit is raised once a quarter of the window can be granted, or more than the peer has left.
+  So a fast reader costs a few frames a window, and a blocked peer learns of any credit at once.
 - The account of a stream that was reset or stopped is settled: what arrived and was not credited,
   and what still arrives up to the final size, is credited to the connection. At rest
   `credited == received`.
@@ -340,9 +340,7 @@ class HeldConnection(QuicConnection):
         limit.value = target
         return True
 
-    def _write_connection_limits(
-        self, builder: QuicPacketBuilder, space: QuicPacketSpace
-    ) -> None:
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
         for limit in (
             self._local_max_data,
             self._local_max_streams_bidi,
@@ -422,9 +420,7 @@ class HeldConnection(QuicConnection):
 def _can_write(stream: QuicStream) -> bool:
     sender: Any = stream.sender
     return (
-        not sender.is_finished
-        and sender._reset_error_code is None
-        and sender._buffer_fin is None
+        not sender.is_finished and sender._reset_error_code is None and sender._buffer_fin is None
     )
 
 

@@ -11,13 +11,15 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    Address = Any
-    Datagram = tuple[bytes, Address]
+Address = Any
+"""What the socket module takes for an address of the socket's family."""
+
+Datagram = tuple[bytes, Address]
 
 BATCH_DATAGRAMS = 64
 """Read in one wake-up; then other tasks have their turn."""
@@ -25,30 +27,29 @@ BATCH_DATAGRAMS = 64
 DATAGRAM_OCTETS = 65535
 
 
+class DatagramReceiver(Protocol):
+    """Whom an endpoint reports to."""
+
+    def on_batch(self, batch: list[Datagram]) -> None:
+        """What was read in one wake-up."""
+
+    def on_writable(self) -> None:
+        """The socket takes datagrams again."""
+
+    def on_error(self, error: OSError) -> None:
+        """A connected socket's peer refuses, or is unreachable."""
+
+    def on_too_large(self, address: Address) -> None:
+        """The path to `address` doesn't take datagrams of the size just sent."""
+
+
 class UdpEndpoint:
-    """Owns `sock`, which is non-blocking, and bound or connected, until `close`.
+    """Owns `sock`, which is non-blocking, and bound, or connected to `remote`, until `close`."""
 
-    `on_batch` gets what was read; `on_writable` is called when a full socket takes datagrams again;
-    `on_error` gets an error of a connected socket (refused, unreachable), and `on_too_large` says
-    that the path didn't take a datagram of this size.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        *,
-        remote: Address | None,
-        on_batch: Callable[[list[Datagram]], None],
-        on_writable: Callable[[], None],
-        on_error: Callable[[OSError], None],
-        on_too_large: Callable[[Address], None],
-    ) -> None:
+    def __init__(self, sock: socket.socket, *, remote: Address | None) -> None:
         self._sock = sock
-        self._remote = remote
-        self._on_batch = on_batch
-        self._on_writable = on_writable
-        self._on_error = on_error
-        self._on_too_large = on_too_large
+        self.remote = remote
+        self._receiver: DatagramReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[Datagram] = deque()
         self._fallback: asyncio.DatagramTransport | None = None
@@ -65,8 +66,9 @@ class UdpEndpoint:
         what waits is bounded by one flight of each connection."""
         return bool(self._unsent)
 
-    async def start(self, *, watch_socket: bool = True) -> None:
+    async def start(self, receiver: DatagramReceiver, *, watch_socket: bool = True) -> None:
         """Begin to receive. Cancelled, it leaves the socket to `close`."""
+        self._receiver = receiver
         if watch_socket:
             try:
                 self._loop.add_reader(self._sock, self._read_ready)
@@ -87,7 +89,7 @@ class UdpEndpoint:
             return
         if self._fallback is not None:
             for data, address in datagrams:
-                self._fallback.sendto(data, None if self._remote is not None else address)
+                self._fallback.sendto(data, None if self.remote is not None else address)
             return
         self._unsent.extend(datagrams)
         if not self._send_some():
@@ -112,7 +114,7 @@ class UdpEndpoint:
     def _send_some(self) -> bool:
         unsent = self._unsent
         sock = self._sock
-        is_connected = self._remote is not None
+        is_connected = self.remote is not None
         while unsent:
             data, address = unsent[0]
             try:
@@ -124,7 +126,7 @@ class UdpEndpoint:
                 return False
             except OSError as error:
                 unsent.popleft()  # lost, as any datagram may be
-                self._report(error, address)
+                self.report(error, address)
                 if self._is_closed:
                     return True
                 continue
@@ -132,14 +134,14 @@ class UdpEndpoint:
         return True
 
     def _write_ready(self) -> None:
-        if self._send_some():
-            if not self._is_closed:
-                self._loop.remove_writer(self._sock)
-            self._on_writable()
+        if self._send_some() and not self._is_closed:
+            self._loop.remove_writer(self._sock)
+            if self._receiver is not None:
+                self._receiver.on_writable()
 
     def _read_ready(self) -> None:
         batch: list[Datagram] = []
-        remote = self._remote
+        remote = self.remote
         sock = self._sock
         error: OSError | None = None
         for _ in range(BATCH_DATAGRAMS):
@@ -154,15 +156,23 @@ class UdpEndpoint:
                 error = caught
                 break
         if batch:
-            self._on_batch(batch)
-        if error is not None and not self._is_closed:
-            self._report(error, remote)
+            self.receive(batch)
+        if error is not None:
+            self.report(error, remote)
 
-    def _report(self, error: OSError, address: Address) -> None:
+    def receive(self, batch: list[Datagram]) -> None:
+        """Hand on what was read."""
+        if self._receiver is not None and not self._is_closed:
+            self._receiver.on_batch(batch)
+
+    def report(self, error: OSError, address: Address) -> None:
+        """Hand on what the system said."""
+        if self._receiver is None or self._is_closed:
+            return
         if error.errno == errno.EMSGSIZE:
-            self._on_too_large(address)
-        elif self._remote is not None:
-            self._on_error(error)
+            self._receiver.on_too_large(address)
+        elif self.remote is not None:
+            self._receiver.on_error(error)
         # on a server's socket it's some client's doing; that client's timers find out
 
 
@@ -173,12 +183,12 @@ class _OneByOne(asyncio.DatagramProtocol):
         self._endpoint = endpoint
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
-        endpoint = self._endpoint
-        endpoint._on_batch([(data, addr if endpoint._remote is None else endpoint._remote)])
+        remote = self._endpoint.remote
+        self._endpoint.receive([(data, addr if remote is None else remote)])
 
     def error_received(self, exc: Exception) -> None:
         if isinstance(exc, OSError):
-            self._endpoint._report(exc, self._endpoint._remote)
+            self._endpoint.report(exc, self._endpoint.remote)
 
 
 def udp_socket(family: int, buffer_octets: int) -> socket.socket:

@@ -1,7 +1,7 @@
 """What all requests of a session share: waiting for an answer, a queue of events, the end.
 
-Cancellation: every wait here is a future of its own, so a cancelled waiter takes nothing with it. An
-event stays in its queue until `__anext__` returns it.
+Cancellation: every wait here is a future of its own, so a cancelled waiter takes nothing with it.
+An event stays in its queue until `__anext__` returns it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
 from moqt.asyncio.namespaces import (
@@ -41,6 +41,16 @@ if TYPE_CHECKING:
 DEFAULT_PRIORITY = 128
 
 
+class SessionKeeper(Protocol):
+    """Who made a session and holds what it runs on."""
+
+    def session_established(self, session: MoqtSession) -> None:
+        """Both SETUPs are done."""
+
+    def session_finished(self, session: MoqtSession) -> None:
+        """Nothing more will be sent: its share of the socket is free."""
+
+
 class MoqtSession:
     """A session of `connect` or `serve`. Everything runs on the thread of its event loop.
 
@@ -55,12 +65,12 @@ class MoqtSession:
         *,
         config: SessionConfig,
         takes_offers: bool,
-        release: Callable[[], None],
+        keeper: SessionKeeper,
     ) -> None:
         self.config = config
         self._session = session
         self._driver = driver
-        self._release = release
+        self._keeper = keeper
         self._requests: dict[int, Request] = {}
         self._offers = Offers() if takes_offers else None
         self._ended: events.SessionEnded | None = None
@@ -235,8 +245,8 @@ class MoqtSession:
     def offers(self) -> Offers:
         """Return the peer's PUBLISH and PUBLISH_NAMESPACE as an async iterator.
 
-        Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are then
-        refused with NOT_SUPPORTED.
+        Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are
+        then refused with NOT_SUPPORTED.
         """
         if self._offers is None:
             raise errors.LocalProtocolError("this endpoint takes no offers: use takes_offers=True")
@@ -320,6 +330,14 @@ class MoqtSession:
         if not self._session.is_closed:
             self._session.close(code, reason, now=time.monotonic())
         self._driver.pump_now()
+
+    def abort(self) -> None:
+        """Drop session and connection at once: the peer isn't told, nothing of ours is left."""
+        self._driver.abort()
+
+    async def wait_finished(self) -> None:
+        """Wait until the connection has nothing more to send, after its end."""
+        await self._driver.wait_finished()
 
     async def wait_closed(self) -> events.SessionEnded:
         """Wait until the session is over and return how it ended. Cancelling leaves no trace."""
@@ -411,6 +429,7 @@ class MoqtSession:
         match event:
             case events.SessionEstablished():
                 self._is_established = True
+                self._keeper.session_established(self)
                 self._signal.fire()
             case events.SessionEnded():
                 self._end(event)
@@ -430,7 +449,7 @@ class MoqtSession:
             reason = loss.reason if loss is not None else "connection dropped"
             by_peer = loss.by_peer if loss is not None else False
             self._end(events.SessionEnded(code, reason, by_peer))
-        self._release()
+        self._keeper.session_finished(self)
 
     def _hand_over(self, event: events.Event) -> None:
         request_id: int | None = getattr(event, "request_id", None)

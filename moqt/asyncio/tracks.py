@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from moqt.wire.properties import TrackProperties
 
 SubscriptionItem = (
-    events.ObjectReceived
-    | events.SubgroupEnded
-    | events.FillEnded
-    | events.EndOfRangeReceived
+    events.ObjectReceived | events.SubgroupEnded | events.FillEnded | events.EndOfRangeReceived
 )
 """What a subscription yields."""
 
@@ -36,10 +33,10 @@ FetchItem = events.ObjectReceived | events.EndOfRangeReceived
 class Subscription(ItemStream[SubscriptionItem]):
     """A subscription to one track (MOQT-22 5.1), made by SUBSCRIBE or by accepting a PUBLISH.
 
-    `async with` sends it and waits for SUBSCRIBE_OK; `async for` yields Objects and ends of streams,
-    and ends after PUBLISH_DONE with TRACK_ENDED; `done` is then that event. Another end raises
-    RequestEnded, the loss of the session SessionClosed. An ObjectReceived counts as consumed, so
-    that the peer may send more, when the next item is asked for, or by `consume`.
+    `async with` sends it and waits for SUBSCRIBE_OK; `async for` yields Objects and ends of
+    streams, and ends after PUBLISH_DONE with TRACK_ENDED; `done` is then that event. Another end
+    raises RequestEnded, the loss of the session SessionClosed. An ObjectReceived counts as
+    consumed, so that the peer may send more, when the next item is asked for, or by `consume`.
     """
 
     def __init__(
@@ -160,7 +157,9 @@ class Fetch(ItemStream[FetchItem]):
         while self._established is None and not self._is_over:
             await self._signal.wait()
         if self._established is None:
-            raise self._failure or errors.LocalProtocolError(f"{self._what}: ended without FETCH_OK")
+            raise self._failure or errors.LocalProtocolError(
+                f"{self._what}: ended without FETCH_OK"
+            )
         return self._established
 
     def _command(self) -> int:

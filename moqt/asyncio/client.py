@@ -1,0 +1,241 @@
+"""`connect`: one MOQT session over a QUIC connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+import warnings
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from aioquic.tls import AlertDescription
+
+from moqt import errors
+from moqt.asyncio.binding import Driver
+from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.connection import HeldConnection, quic_configuration
+from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
+from moqt.asyncio.session import MoqtSession
+from moqt.session.config import Role, SessionConfig
+from moqt.session.core import Session
+from moqt.tls import load_trust
+from moqt.uri import MoqtUri
+from moqt.wire.draft import ALPN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from aioquic.quic.configuration import QuicConfiguration
+
+    from moqt.asyncio.binding import Loss
+    from moqt.asyncio.endpoint import Address
+    from moqt.session.directory import TrackDirectory
+    from moqt.tls import Pem
+
+_CERTIFICATE_ALERTS = frozenset(
+    {
+        AlertDescription.bad_certificate,
+        AlertDescription.certificate_expired,
+        AlertDescription.certificate_unknown,
+        AlertDescription.unsupported_certificate,
+    }
+)
+
+
+class InsecureConnectionWarning(UserWarning):
+    """The server's certificate isn't verified: anyone on the path can read and change all."""
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    config: SessionConfig | None = None,
+    transport_config: TransportConfig | None = None,
+    ca: Pem | None = None,
+    insecure: bool = False,
+    server_name: str | None = None,
+    directory: TrackDirectory | None = None,
+    takes_offers: bool = False,
+) -> AsyncGenerator[MoqtSession, None]:
+    """Connect to a moqt:// address and yield the session, with both SETUPs done.
+
+    `ca`: the certificates to trust, a path or PEM; None: the public ones. `insecure` trusts anyone,
+    and warns. `server_name` replaces the URL's host in SNI and in the certificate's check.
+    `directory`: the tracks and namespaces that the session answers from. `takes_offers`: the peer's
+    PUBLISH and PUBLISH_NAMESPACE come by `MoqtSession.offers`, rather than being refused.
+
+    Leaving it closes the session with NO_ERROR. Cancelled anywhere: the connection is closed, and
+    no socket, timer or task is left.
+
+    Raises: ConnectFailed, TimedOut (both with host:port), SessionClosed when the peer refused the
+    session, ValueError for a malformed URL or certificate.
+    """
+    session = await _Dialer(
+        MoqtUri.parse(url),
+        config=config or SessionConfig(),
+        transport_config=transport_config or TransportConfig(),
+        ca=ca,
+        insecure=insecure,
+        server_name=server_name,
+        directory=directory,
+        takes_offers=takes_offers,
+    ).dial()
+    try:
+        yield session
+    finally:
+        try:
+            await session.close()
+        finally:
+            session.abort()
+
+
+class _SocketKeeper:
+    """A client's session has its socket for itself."""
+
+    def __init__(self, endpoint: UdpEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def session_established(self, session: MoqtSession) -> None:
+        """Nobody else needs to know."""
+
+    def session_finished(self, session: MoqtSession) -> None:
+        """Close the socket."""
+        self._endpoint.close()
+
+
+class _Dialer:
+    """Tries the addresses of one URL in turn."""
+
+    def __init__(
+        self,
+        uri: MoqtUri,
+        *,
+        config: SessionConfig,
+        transport_config: TransportConfig,
+        ca: Pem | None,
+        insecure: bool,
+        server_name: str | None,
+        directory: TrackDirectory | None,
+        takes_offers: bool,
+    ) -> None:
+        if insecure:
+            warnings.warn(
+                f"the certificate of {uri.authority} is not verified (insecure=True)",
+                InsecureConnectionWarning,
+                stacklevel=5,
+            )
+        self._uri = uri
+        self._address = f"[{uri.host}]:{uri.port}" if ":" in uri.host else f"{uri.host}:{uri.port}"
+        self._config = config
+        self._transport_config = transport_config
+        self._trust = load_trust(ca) if ca is not None and not insecure else None
+        self._insecure = insecure
+        self._server_name = server_name or uri.host
+        self._directory = directory
+        self._takes_offers = takes_offers
+
+    async def dial(self) -> MoqtSession:
+        deadline = time.monotonic() + self._transport_config.handshake_timeout_s
+        candidates = await self._resolve()
+        failure: errors.MoqtError | None = None
+        for position, (family, address) in enumerate(candidates):
+            share_s = (deadline - time.monotonic()) / (len(candidates) - position)
+            try:
+                return await self._dial_one(family, address, max(share_s, 0.001))
+            except (_Unreachable, errors.TimedOut) as error:
+                failure = error  # the next address may do
+        raise failure or errors.ConnectFailed(self._address, "the name has no address")
+
+    async def _resolve(self) -> list[tuple[int, Address]]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._transport_config.handshake_timeout_s):
+                found = await loop.getaddrinfo(
+                    self._uri.host, self._uri.port, type=socket.SOCK_DGRAM
+                )
+        except TimeoutError:
+            raise errors.TimedOut(
+                f"resolving {self._uri.host}", self._transport_config.handshake_timeout_s
+            ) from None
+        except OSError as error:
+            raise errors.ConnectFailed(self._address, error.strerror or str(error)) from error
+        return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+    async def _dial_one(self, family: int, address: Address, timeout_s: float) -> MoqtSession:
+        endpoint = UdpEndpoint(self._connected_socket(family, address), remote=address)
+        driver = Driver(
+            HeldConnection(
+                configuration=self._quic_configuration(), transport_config=self._transport_config
+            ),
+            endpoint,
+        )
+        session = Session(
+            role=Role.CLIENT,
+            transport=driver.transport,
+            config=self._config,
+            directory=self._directory,
+            path=self._uri.path_and_query,
+            authority=self._uri.authority,
+        )
+        moqt_session = MoqtSession(
+            session,
+            driver,
+            config=self._config,
+            takes_offers=self._takes_offers,
+            keeper=_SocketKeeper(endpoint),
+        )
+        driver.attach(session, moqt_session)
+        is_open = False
+        try:
+            await endpoint.start(driver)
+            driver.connect(address, timeout_s=timeout_s)
+            await moqt_session.wait_established()
+            is_open = True
+        except errors.SessionClosed as error:
+            if driver.loss is None or driver.is_ready:
+                raise  # not the connection failed, but the session
+            raise self._explain(driver.loss, timeout_s) from error
+        finally:
+            if not is_open:
+                moqt_session.close_now()
+                moqt_session.abort()
+                endpoint.close()
+        return moqt_session
+
+    def _connected_socket(self, family: int, address: Address) -> socket.socket:
+        sock = udp_socket(family, self._transport_config.socket_buffer_octets)
+        try:
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            raise _Unreachable(self._address, error.strerror or str(error)) from error
+        return sock
+
+    def _quic_configuration(self) -> QuicConfiguration:
+        configuration = quic_configuration(self._transport_config, is_client=True)
+        configuration.server_name = self._server_name
+        configuration.cadata = self._trust
+        configuration.verify_mode = ssl.CERT_NONE if self._insecure else ssl.CERT_REQUIRED
+        return configuration
+
+    def _explain(self, loss: Loss, timeout_s: float) -> errors.MoqtError:
+        if loss.timed_out:
+            return errors.TimedOut(f"connecting to {self._address}", timeout_s)
+        if loss.alert is AlertDescription.no_application_protocol:
+            return errors.ConnectFailed(self._address, f"the server does not speak {ALPN}")
+        if loss.alert in _CERTIFICATE_ALERTS and not loss.by_peer:
+            return errors.ConnectFailed(
+                self._address,
+                f"the server's certificate is not trusted ({loss.reason}); "
+                "`ca` names the certificates to trust",
+            )
+        if loss.alert is not None:
+            return errors.ConnectFailed(self._address, loss.reason)
+        return _Unreachable(self._address, loss.reason)
+
+
+class _Unreachable(errors.ConnectFailed):
+    """This address doesn't answer; another one of the same name might."""

@@ -1,0 +1,177 @@
+"""`serve`: MOQT sessions of many clients over one UDP socket."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.connection import quic_configuration
+from moqt.asyncio.listener import Listener
+from moqt.asyncio.requests import Signal
+from moqt.asyncio.session import MoqtSession
+from moqt.codes import SessionErrorCode
+from moqt.session.config import Role, SessionConfig
+from moqt.session.core import Session
+from moqt.tls import load_identity
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from moqt.asyncio.binding import Driver
+    from moqt.session.directory import TrackDirectory
+    from moqt.tls import Pem
+
+
+@asynccontextmanager
+async def serve(
+    host: str,
+    port: int,
+    *,
+    certificate: Pem,
+    private_key: Pem,
+    directory: TrackDirectory | None = None,
+    config: SessionConfig | None = None,
+    transport_config: TransportConfig | None = None,
+    takes_offers: bool = False,
+) -> AsyncGenerator[Server, None]:
+    """Listen on `host` (a name, an address, or "" for all) and `port` (0: any free one).
+
+    `certificate` (with its chain) and `private_key`: paths or PEM. `directory`: the tracks and
+    namespaces that all sessions answer from. `takes_offers`: as in `connect`.
+
+    Leaving it closes all sessions with NO_ERROR. Cancelled anywhere: the same, without waiting.
+    Raises: OSError when the address can't be had, ValueError for a bad certificate or key.
+    """
+    server = Server(
+        config=config or SessionConfig(),
+        transport_config=transport_config or TransportConfig(),
+        certificate=certificate,
+        private_key=private_key,
+        directory=directory,
+        takes_offers=takes_offers,
+    )
+    await server.listen(host, port)
+    try:
+        yield server
+    finally:
+        try:
+            await server.close()
+        finally:
+            server.abort()
+
+
+class Server:
+    """What `serve` yields. `async for session in server` yields each session that comes to be."""
+
+    def __init__(
+        self,
+        *,
+        config: SessionConfig,
+        transport_config: TransportConfig,
+        certificate: Pem,
+        private_key: Pem,
+        directory: TrackDirectory | None,
+        takes_offers: bool,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._takes_offers = takes_offers
+        identity = load_identity(certificate, private_key)
+        configuration = quic_configuration(transport_config, is_client=False)
+        configuration.certificate = identity.certificate
+        configuration.certificate_chain = list(identity.chain)
+        configuration.private_key = identity.private_key
+        self._listener = Listener(configuration, transport_config, self)
+        self._driver_of: dict[MoqtSession, Driver] = {}
+        self._established: dict[MoqtSession, None] = {}
+        self._signal = Signal()
+        self._is_closed = False
+
+    # --- queries ---
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port listened on."""
+        return self._listener.address
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        return self.address[1]
+
+    @property
+    def sessions(self) -> tuple[MoqtSession, ...]:
+        """The sessions that are established and not over, oldest first."""
+        return tuple(s for s in self._established if not s.is_closed)
+
+    async def __aiter__(self) -> AsyncIterator[MoqtSession]:
+        """Yield the sessions there are, then each new one; one that is over by then is left out."""
+        seen: set[MoqtSession] = set()
+        while not self._is_closed:
+            seen.intersection_update(self._established)
+            fresh = [s for s in self.sessions if s not in seen]
+            for session in fresh:
+                seen.add(session)
+                yield session
+            if not fresh:
+                await self._signal.wait()
+
+    # --- life ---
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to listen; `serve` calls it."""
+        await self._listener.listen(host, port)
+
+    def goaway(self, uri: str = "", *, timeout_ms: int | None = None) -> None:
+        """Ask all clients to move to `uri` (MOQT-22 6.6.1); new ones are still answered."""
+        for session in self.sessions:
+            session.goaway(uri, timeout_ms=timeout_ms)
+
+    async def close(
+        self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""
+    ) -> None:
+        """Close all sessions, then the socket; it takes `close_linger_s` at most.
+
+        Cancelled: the sessions are closed; `abort` frees the socket.
+        """
+        self._is_closed = True
+        self._signal.fire()
+        sessions = list(self._driver_of)
+        for session in sessions:
+            session.close_now(code, reason)
+        for session in sessions:
+            await session.wait_finished()
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop everything at once; clients that were not told find out by their timers."""
+        self._is_closed = True
+        self._signal.fire()
+        self._listener.close()
+
+    # --- connections and sessions ---
+
+    def on_connection(self, driver: Driver) -> None:
+        """Give a new connection its session."""
+        session = Session(
+            role=Role.SERVER,
+            transport=driver.transport,
+            config=self._config,
+            directory=self._directory,
+        )
+        moqt_session = MoqtSession(
+            session, driver, config=self._config, takes_offers=self._takes_offers, keeper=self
+        )
+        driver.attach(session, moqt_session)
+        self._driver_of[moqt_session] = driver
+
+    def session_established(self, session: MoqtSession) -> None:
+        """Both SETUPs are done."""
+        self._established[session] = None
+        self._signal.fire()
+
+    def session_finished(self, session: MoqtSession) -> None:
+        """Forget the connection."""
+        self._established.pop(session, None)
+        self._listener.forget(self._driver_of.pop(session))

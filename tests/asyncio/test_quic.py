@@ -1,0 +1,270 @@
+"""The QUIC half of the binding: two real connections, sessions that only record."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from moqt.codes import SessionErrorCode, StreamResetCode
+from tests.asyncio.quic_pair import QUICK, RecordingSession, dialing, listening, quic_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moqt.tls import CertificatePair
+
+MEBI = 1 << 20
+
+both_loops = pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
+
+
+def open_uni(session: RecordingSession) -> int:
+    stream_id = session.transport.open(bidirectional=False)
+    assert stream_id is not None
+    return stream_id
+
+
+async def poll(condition: Callable[[], bool]) -> None:
+    """Wait for what nobody signals."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def at_rest(session: RecordingSession) -> None:
+    """Wait until the connection's account is even."""
+    connection = session.driver.connection
+    await poll(lambda: connection.credited_octets == connection.received_octets)
+
+
+@both_loops
+async def test_a_transfer_both_ways_arrives_whole(certificate: CertificatePair) -> None:
+    up, down = os.urandom(3 * MEBI), os.urandom(3 * MEBI)
+    async with quic_pair(certificate) as (near, far):
+        a, b = open_uni(near), open_uni(far)
+        near.send(a, up, fin=True)
+        far.send(b, down, fin=True)
+        await far.until(lambda: a in far.finished)
+        await near.until(lambda: b in near.finished)
+        assert far.received[a] == up
+        assert near.received[b] == down
+        await at_rest(near)
+        await at_rest(far)
+        assert near.driver.connection.received_octets == len(down)
+        assert near.driver.connection.datagram_size == 1452
+
+
+async def test_a_loop_that_watches_no_sockets_will_do(certificate: CertificatePair) -> None:
+    data = os.urandom(MEBI)
+    async with quic_pair(certificate, watch_socket=False) as (near, far):
+        stream_id = open_uni(near)
+        near.send(stream_id, data, fin=True)
+        await far.until(lambda: stream_id in far.finished)
+        assert far.received[stream_id] == data
+
+
+async def test_a_peer_may_send_no_more_than_was_credited(certificate: CertificatePair) -> None:
+    window = replace(QUICK, connection_window_octets=300_000, stream_window_octets=200_000)
+    async with quic_pair(certificate, server=window, server_credits=False) as (near, far):
+        streams = [open_uni(near) for _ in range(3)]
+        for stream_id in streams:
+            near.send(stream_id, bytes(MEBI), fin=True)
+        held = far.driver.connection
+        # Objects leave the control reserve of the connection's window untouched
+        limit = 300_000 - QUICK.control_reserve_octets
+        await far.until(lambda: held.received_octets >= limit)
+        assert held.received_octets == limit
+        assert held.credited_octets == 0
+        while far.finished != set(streams):
+            await far.until(lambda: bool(far.uncredited) or far.finished == set(streams))
+            assert held.received_octets - held.credited_octets <= 300_000
+            far.give_credit()
+        assert held.credited_octets == held.received_octets == 3 * MEBI
+
+
+async def test_what_waits_unsent_in_quic_is_bounded(certificate: CertificatePair) -> None:
+    ahead = replace(QUICK, send_ahead_octets=100_000, max_send_buffer_octets=200_000)
+    async with quic_pair(certificate, client=ahead) as (near, far):
+        stream_id = open_uni(near)
+        near.send(stream_id, bytes(4 * MEBI), fin=True)
+        await far.until(lambda: stream_id in far.finished)
+        assert 0 < near.peak_unsent <= 200_000
+        assert near.driver.connection.unsent_octets == 0
+
+
+async def test_a_reset_settles_both_accounts(certificate: CertificatePair) -> None:
+    """RFC 9000 4.5: the final size counts, whatever arrived; a moq-rs code has 48 bits."""
+    async with quic_pair(certificate, server_credits=False) as (near, far):
+        stream_id = open_uni(near)
+        near.send(stream_id, bytes(MEBI))
+        await far.until(lambda: len(far.received.get(stream_id, b"")) > 100_000)
+        near._to_send.clear()
+        near.driver.connection.drop(stream_id, 0x52E4A40FA8DB)
+        near.driver.wake()
+        await far.until(lambda: stream_id in far.resets)
+        assert far.resets[stream_id] == 0x52E4A40FA8DB
+        await at_rest(far)
+        assert near.driver.connection.unsent_octets == 0
+        held = far.driver.connection
+        far.transport.credit(stream_id, 5)  # late credit changes nothing
+        assert held.credited_octets == held.received_octets
+
+
+async def test_a_stop_settles_the_account_and_delivers_nothing_more(
+    certificate: CertificatePair,
+) -> None:
+    async with quic_pair(certificate, server_credits=False) as (near, far):
+        stream_id = open_uni(near)
+        near.send(stream_id, bytes(4 * MEBI))
+        await far.until(lambda: len(far.received.get(stream_id, b"")) > 100_000)
+        far.transport.stop(stream_id, StreamResetCode.CANCELLED)
+        got = len(far.received[stream_id])
+        await near.until(lambda: stream_id in near.stops)
+        assert near.stops[stream_id] == StreamResetCode.CANCELLED
+        other = open_uni(near)
+        near.send(other, b"next", fin=True)
+        await far.until(lambda: other in far.finished)
+        far.give_credit()
+        await at_rest(far)
+        assert len(far.received[stream_id]) == got
+        assert near.driver.connection.unsent_octets == 0
+        # writing to it is no error, and neither is anything else
+        near.transport.write(stream_id, [b"late"], True)
+        near.transport.reset(stream_id, StreamResetCode.CANCELLED)
+        assert near.transport.stream_room(stream_id) == 0
+
+
+async def test_stopped_streams_never_use_up_the_connection_window(
+    certificate: CertificatePair,
+) -> None:
+    window = replace(QUICK, connection_window_octets=256 * 1024, stream_window_octets=128 * 1024)
+    async with quic_pair(certificate, server=window, server_credits=False) as (near, far):
+        for _ in range(12):
+            stream_id = open_uni(near)
+            near.send(stream_id, bytes(64 * 1024))
+            await far.until(partial(far.received.__contains__, stream_id))
+            far.transport.stop(stream_id, StreamResetCode.CANCELLED)
+            await near.until(partial(near.stops.__contains__, stream_id))
+        await at_rest(far)
+
+
+async def test_opening_stops_at_the_peers_limit_and_goes_on_when_streams_end(
+    certificate: CertificatePair,
+) -> None:
+    few = replace(QUICK, max_unidirectional_streams=4, max_bidirectional_streams=2)
+    async with quic_pair(certificate, server=few) as (near, far):
+        streams = [open_uni(near) for _ in range(4)]
+        assert near.transport.open(bidirectional=False) is None
+        assert near.transport.open(bidirectional=True) is not None
+        assert near.transport.open(bidirectional=True) is not None
+        assert near.transport.open(bidirectional=True) is None
+        for stream_id in streams:
+            near.send(stream_id, b"x", fin=True)
+        await far.until(lambda: far.finished == set(streams))
+        again: list[int | None] = []
+
+        def opens() -> bool:
+            again.append(near.transport.open(bidirectional=False))
+            return again[-1] is not None
+
+        await poll(opens)
+        assert again[-1] is not None
+        near.send(again[-1], b"y", fin=True)
+        await far.until(lambda: again[-1] in far.finished)
+
+
+async def test_datagrams_go_within_their_bounds(certificate: CertificatePair) -> None:
+    async with quic_pair(certificate) as (near, far):
+        assert near.transport.send_datagram(b"small")
+        assert not near.transport.send_datagram(bytes(1500))
+        await far.until(lambda: far.datagrams == [b"small"])
+        queued = sum(near.transport.send_datagram(b"x") for _ in range(300))
+        assert queued == QUICK.max_queued_datagrams
+
+
+@both_loops
+async def test_a_close_reaches_the_peer_with_code_and_reason(certificate: CertificatePair) -> None:
+    async with quic_pair(certificate) as (near, far):
+        near.transport.close(SessionErrorCode.GOAWAY_TIMEOUT, "x" * 2000)
+        await far.until(lambda: far.end is not None)
+        assert far.end is not None
+        assert far.end.code is SessionErrorCode.GOAWAY_TIMEOUT
+        assert far.end.reason == "x" * 512
+        assert far.end.by_peer
+        await near.until(lambda: near.is_finished)
+        assert near.end is not None
+        assert not near.end.by_peer
+        assert near.transport.open(bidirectional=False) is None
+
+
+async def test_a_silent_peer_is_lost_after_the_idle_timeout(certificate: CertificatePair) -> None:
+    short = replace(QUICK, idle_timeout_s=0.3, keep_alive_s=0)
+    async with listening(certificate) as (listener, _):
+        async with dialing(listener.address[1], short) as near:
+            await near.until(lambda: near.started)
+            listener.close()
+            await near.until(lambda: near.end is not None)
+            assert near.end is not None
+            assert near.end.by_peer
+            assert "idle timeout" in near.end.reason
+
+
+async def test_keep_alive_holds_an_idle_connection(certificate: CertificatePair) -> None:
+    short = replace(QUICK, idle_timeout_s=0.3)
+    async with quic_pair(certificate, client=short) as (near, far):
+        heard = near.driver._heard_at
+        await poll(lambda: near.driver._heard_at >= heard + 0.6)
+        assert near.end is None
+        assert far.end is None
+
+
+async def test_a_peer_without_datagrams_gets_no_session(certificate: CertificatePair) -> None:
+    """MOQT-22 6.1: a connection without RFC 9221 must not become a session."""
+    async with listening(certificate) as (listener, accepting):
+        async with dialing(listener.address[1], max_datagram_frame_size=None) as near:
+            await near.until(lambda: near.end is not None)
+            assert near.end is not None
+            assert near.end.code is SessionErrorCode.PROTOCOL_VIOLATION
+            assert "RFC 9221" in near.end.reason
+            assert not accepting.sessions[0].started
+
+
+async def test_garbage_opens_no_connection(certificate: CertificatePair) -> None:
+    async with listening(certificate) as (listener, accepting):
+        for data in (b"", b"\x00", b"\xc0", bytes(1300), b"\xc0" + bytes(1300), os.urandom(1300)):
+            listener.on_batch([(data, ("127.0.0.1", 9))])
+        assert all(not session.started for session in accepting.sessions)
+        async with dialing(listener.address[1]) as near:
+            await near.until(lambda: near.started)
+
+
+async def test_connections_beyond_the_limit_are_not_answered(certificate: CertificatePair) -> None:
+    one = replace(QUICK, max_connections=1)
+    async with listening(certificate, one) as (listener, accepting):
+        port = listener.address[1]
+        async with dialing(port) as first:
+            await first.until(lambda: first.started)
+            async with dialing(port, replace(QUICK, handshake_timeout_s=0.2)) as second:
+                await second.until(lambda: second.end is not None)
+                assert not second.started
+            assert len(accepting.sessions) == 1
+            first.transport.close(SessionErrorCode.NO_ERROR, "")
+            await accepting.sessions[0].until(lambda: accepting.sessions[0].is_finished)
+            listener.forget(accepting.sessions[0].driver)
+        async with dialing(port) as third:
+            await third.until(lambda: third.started)
+
+
+async def test_a_path_that_loses_large_datagrams_falls_back(certificate: CertificatePair) -> None:
+    async with quic_pair(certificate) as (near, far):
+        await at_rest(near)
+        near.driver.on_too_large(("127.0.0.1", 9))
+        stream_id = open_uni(near)
+        near.send(stream_id, bytes(MEBI), fin=True)
+        await far.until(lambda: stream_id in far.finished)
+        assert near.driver.connection.datagram_size == 1200
