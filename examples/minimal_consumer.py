@@ -1,0 +1,25 @@
+"""The shortest consumer. Run `python minimal_consumer.py` where minimal_producer.py runs."""
+
+import asyncio
+import hashlib
+import sys
+
+from kvcs import Consumer, Descriptor, Scope
+
+DESCRIPTOR = Descriptor(
+    model="example", layers=4, block_tokens=16, kv_heads=2, head_dim=64, dtype="bfloat16"
+)
+TOKENS = range(1000, 1128)
+
+
+async def main(port: int) -> None:
+    url, scope = f"moqt://localhost:{port}/", Scope.from_file("scope.key")
+    async with Consumer.connect(url, scope=scope, ca="tls.pem") as consumer:
+        retrieval = await consumer.retrieve(DESCRIPTOR, list(TOKENS))
+        async for layer in retrieval:  # in layer order, verified, while later ones still come
+            digest = hashlib.sha256(layer.k.tobytes() + layer.v.tobytes()).hexdigest()
+            print(f"layer {layer.index}: K and V {layer.k.shape} {layer.k.dtype} {digest}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 4443))

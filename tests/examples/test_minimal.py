@@ -1,0 +1,63 @@
+"""The shortest producer and consumer run as they are, each in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from examples import minimal_consumer, minimal_producer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_S = 60
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(EXAMPLES / name), *arguments]
+
+
+def test_the_consumer_prints_the_layers_that_the_producer_made(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    with subprocess.Popen(
+        command("minimal_producer.py", "0"),
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as producer:
+        try:
+            assert producer.stdout is not None
+            line = producer.stdout.readline()
+            serving = re.fullmatch(r"serving on port (\d+), Ctrl-C ends\n", line)
+            assert serving is not None, line
+            consumer = subprocess.run(
+                command("minimal_consumer.py", serving[1]),
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=True,
+            )
+            producer.send_signal(signal.SIGINT)
+            rest, _ = producer.communicate(timeout=TIMEOUT_S)
+        finally:
+            producer.kill()
+    expected = []
+    for layer in range(minimal_producer.DESCRIPTOR.layers):
+        digest = hashlib.sha256(minimal_producer.prefill_layer(layer).tobytes()).hexdigest()
+        expected.append(f"layer {layer}: K and V (128, 2, 64) bfloat16 {digest}")
+    assert consumer.stdout.splitlines() == expected
+    assert consumer.stderr == ""
+    assert (producer.returncode, rest) == (0, "stopped\n")
+
+
+def test_both_are_short_and_speak_of_the_same_cache() -> None:
+    for name in ("minimal_producer.py", "minimal_consumer.py"):
+        assert len((EXAMPLES / name).read_text("utf-8").splitlines()) < 60
+    assert minimal_producer.DESCRIPTOR == minimal_consumer.DESCRIPTOR
+    assert minimal_producer.TOKENS == minimal_consumer.TOKENS
