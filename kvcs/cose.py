@@ -1,7 +1,9 @@
 """manifest.cose: a manifest inside a COSE_Sign1 structure (KVCS 3.6, RFC 9052).
 
-pycose builds and reads the structure. The signature itself comes from `cryptography`: pycose signs
-ES256 with a pure-Python package whose authors warn that its timing shows the key.
+pycose builds the structure. Two things it does not do here. It signs ES256 with a pure-Python
+package whose authors warn that its timing shows the key, so signatures come from `cryptography`.
+And it parses every header it knows, keys included, out of octets that anyone may have sent, with
+errors of many kinds, so on receipt only the three headers that matter are read, with cbor2.
 
 The kid is sent in the protected header, so that nobody on the way can swap it and make a good
 manifest look like one of an unknown key. On receipt it may be in either header. "alg" counts in the
@@ -17,7 +19,6 @@ from typing import Any
 import cbor2
 from pycose import headers
 from pycose.algorithms import EdDSA, Es256
-from pycose.exceptions import CoseException
 from pycose.messages.sign1message import Sign1Message
 
 from kvcs.errors import SignatureInvalid, UnknownKey
@@ -31,7 +32,10 @@ MAX_COSE_OCTETS = MAX_MANIFEST_OCTETS + 4096
 
 _SIGN1_TAG = 18
 _ALGORITHMS = {SigningAlgorithm.ES256: Es256, SigningAlgorithm.EDDSA: EdDSA}
-_BY_COSE = {cose: algorithm for algorithm, cose in _ALGORITHMS.items()}
+_BY_NUMBER = {algorithm.value: algorithm for algorithm in SigningAlgorithm}
+
+_ALG, _CRIT, _KID = 1, 2, 4
+"""Header labels (RFC 9052 3.1)."""
 
 
 def _to_be_signed(protected: bytes, payload: bytes) -> bytes:
@@ -56,27 +60,25 @@ class SignedManifest:
     ) -> SignedManifest:
         """Read a COSE_Sign1 structure, tagged or not. Raises: SignatureInvalid."""
         protected, unprotected, payload, signature = _structure(octets, max_octets)
-        try:
-            message = Sign1Message.from_cose_obj(
-                [protected, unprotected, payload, signature], allow_unknown_attributes=True
-            )
-            key_id = message.get_attr(headers.KID)
-            algorithm = message.phdr.get(headers.Algorithm)
-            critical = message.get_attr(headers.Critical)
-        except (CoseException, cbor2.CBORDecodeError, RecursionError) as error:
-            raise SignatureInvalid(f"its headers cannot be read: {error}") from error
-        except (AttributeError, TypeError, ValueError) as error:
-            raise SignatureInvalid(f"its headers are malformed: {error}") from error
+        authentic = _cbor(protected, "its protected header is") if protected else {}
+        if not isinstance(authentic, dict):
+            raise SignatureInvalid("its protected header is not a map")
+        for label in (_ALG, _CRIT, _KID):
+            if label in authentic and label in unprotected:
+                raise SignatureInvalid(f"header {label} is in both headers")
+        key_id = authentic.get(_KID, unprotected.get(_KID))
         if not isinstance(key_id, bytes):
-            raise SignatureInvalid("no kid header (KVCS 3.6)")
-        if critical is not None:
+            raise SignatureInvalid("no kid header of octets (KVCS 3.6)")
+        if _CRIT in authentic or _CRIT in unprotected:
             raise SignatureInvalid("it has critical headers, none is known here", key_id=key_id)
-        if not isinstance(algorithm, type) or algorithm not in _BY_COSE:
+        number = authentic.get(_ALG)
+        algorithm = _BY_NUMBER.get(number) if isinstance(number, int) else None
+        if algorithm is None:
             raise SignatureInvalid(
                 "its protected header names no algorithm of ES256 and EdDSA (KVCS 3.6)",
                 key_id=key_id,
             )
-        return cls(payload, key_id, _BY_COSE[algorithm], protected, signature)
+        return cls(payload, key_id, algorithm, protected, signature)
 
     def verify(self, trusted: TrustedKeys) -> bytes:
         """Return the payload, now known to be signed by a trusted key.
@@ -98,16 +100,24 @@ class SignedManifest:
         return self.payload
 
 
-def _structure(octets: bytes | memoryview, max_octets: int) -> tuple[bytes, Any, bytes, bytes]:
-    if len(octets) > max_octets:
-        raise SignatureInvalid(f"{len(octets)} octets are over the bound of {max_octets}")
+def _cbor(octets: bytes | memoryview, what: str) -> Any:
+    """Return the one CBOR item that `octets` are."""
     stream = io.BytesIO(octets)
     try:
         value = cbor2.CBORDecoder(stream).decode()
     except (cbor2.CBORDecodeError, RecursionError) as error:
-        raise SignatureInvalid(f"not CBOR: {error}") from error
+        raise SignatureInvalid(f"{what} not CBOR: {error}") from error
     if stream.tell() != len(octets):
-        raise SignatureInvalid(f"{len(octets) - stream.tell()} octets behind the structure")
+        raise SignatureInvalid(
+            f"{what} not one CBOR item: {len(octets) - stream.tell()} octets more"
+        )
+    return value
+
+
+def _structure(octets: bytes | memoryview, max_octets: int) -> tuple[bytes, Any, bytes, bytes]:
+    if len(octets) > max_octets:
+        raise SignatureInvalid(f"{len(octets)} octets are over the bound of {max_octets}")
+    value = _cbor(octets, "it is")
     if isinstance(value, cbor2.CBORTag):
         if value.tag != _SIGN1_TAG:
             raise SignatureInvalid(f"CBOR tag {value.tag}, expected {_SIGN1_TAG} or none")

@@ -126,5 +126,6 @@ class LayerTensor:
         """Check that blocks can be written. Raises: TensorMismatch."""
         if not self.array.flags.writeable:
             raise TensorMismatch(f"{self.component.text} array is read-only")
-        if any(n > 1 and s == 0 for n, s in zip(self.array.shape, self.array.strides, strict=True)):
+        steps = zip(self.array.shape, self.array.strides, strict=True)
+        if self.array.size and any(n > 1 and stride == 0 for n, stride in steps):
             raise TensorMismatch(f"{self.component.text} array repeats memory (a stride is 0)")
