@@ -1,0 +1,599 @@
+"""A consumer without I/O: which Objects are verified, which are missing, which layers are usable.
+
+`Assembly` knows the wanted Objects of one retrieval. It hands out the place of an Object's octets
+(`place`), judges what arrived (`receive`), and names usable layers and missing Objects. Objects may
+come in any order, from several sessions, and more than once.
+
+A place is a lease: it has one holder at a time, which gives it back by `abandoned` or `receive`.
+Memory of a verified Object is never a place again. A second copy that comes while a place is out
+goes to other memory; verified, it is kept aside as a spare, and used if the holder fails.
+Source: KVCS 3.5, 3.6, 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kvcs.errors import (
+    CodecError,
+    MissingObject,
+    ObjectRejected,
+    PublicationUnusable,
+    RejectReason,
+    TensorMismatch,
+)
+from kvcs.kvsp.codecs import RAW
+from kvcs.kvsp.shapes import Component, Layout
+from kvcs.kvsp.tensors import LayerTensor
+from kvcs.manifest import DIGEST_OCTETS
+from kvcs.payload import (
+    HEADER_OCTETS,
+    parse_header,
+)
+from kvcs.wanted import Lease, ObjectState, TrackState, Verification, WantedTrack
+from moqt.codes import ObjectStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvcs.destinations import Destinations
+    from kvcs.geometry import SegmentSpan
+    from kvcs.kvsp.descriptor import Descriptor
+    from kvcs.kvsp.shapes import AnyArray
+    from kvcs.stats import RetrievalStats
+    from moqt.types import ObjectHeader
+
+__all__ = ["Assembly", "Lease", "Outcome", "UsableLayer", "Verification", "WantedTrack"]
+
+
+@dataclass(frozen=True, slots=True)
+class UsableLayer:
+    """One layer, verified: every Object that was asked for, in all tracks (KVCS 5.4).
+
+    `k`, `v`: the descriptor's layout and dtype; `v` None where the layer has no V tensor. They are
+    the caller's own arrays (`into`), else belong to whoever holds this.
+    """
+
+    index: int
+    k: AnyArray
+    v: AnyArray | None
+
+
+class Outcome(Enum):
+    """What became of an Object that arrived."""
+
+    VERIFIED = "verified"
+    SPARE = "verified, while another copy holds its place"
+    DUPLICATE = "verified before"
+    DISCARDED = "not asked for"
+    REJECTED = "failed a check"
+    STATUS = "said that there is no content"
+
+
+class Assembly:
+    """The wanted Objects of one retrieval: layers `first_layer` to `last_layer` of `blocks` blocks.
+
+    `blocks` counts from the start of the context, over all segments. `require_listed`: a layer is
+    usable only when the manifest lists the digests of all its Objects (a signed manifest is what
+    makes them authentic).
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        destinations: Destinations,
+        *,
+        first_layer: int,
+        last_layer: int,
+        blocks: int,
+        require_listed: bool,
+        stats: RetrievalStats,
+    ) -> None:
+        self.layers = range(first_layer, last_layer + 1)
+        self.blocks = blocks
+        self.stats = stats
+        self._descriptor = descriptor
+        self._destinations = destinations
+        self._require_listed = require_listed
+        self._tracks: list[TrackState] = []
+        self._spans: dict[int, SegmentSpan] = {}
+        self._is_covered = False
+        self._handed_over: set[int] = set()
+        self._next = first_layer
+        self._flat: dict[tuple[int, Component], memoryview | None] = {}
+        self._scratch = bytearray()
+
+    # Commands
+
+    def add_track(self, wanted: WantedTrack) -> int:
+        """Add a wanted track and return its number. Tracks of a segment cover its span together."""
+        self._tracks.append(TrackState(wanted, self._descriptor, self.layers))
+        return len(self._tracks) - 1
+
+    def cover(self, span: SegmentSpan) -> None:
+        """Take note that a segment's wanted tracks were all added."""
+        self._spans[span.segment] = span
+        self._is_covered = not any(True for _ in self._gaps())
+
+    def list_digests(self, track: int, layer: int, digests: bytes) -> None:
+        """Take the Data Digests of all Objects of a layer as the manifest lists them (KVCS 3.6).
+
+        Verified Objects that differ are missing again. Raises: PublicationUnusable when such a
+        layer was handed over already.
+        """
+        state = self._tracks[track]
+        at = layer - self.layers.start
+        if not 0 <= at < len(self.layers) or state.listed[at] is not None:
+            return
+        blocks = len(state.states[at])
+        state.listed[at] = listed = digests[: DIGEST_OCTETS * blocks]
+        if state.digests[at] == listed and not state.recomputed[at]:
+            return
+        for block in range(blocks):
+            octets = slice(block * DIGEST_OCTETS, (block + 1) * DIGEST_OCTETS)
+            if (
+                state.states[at][block] != ObjectState.VERIFIED
+                or block in state.recomputed[at]
+                or state.digests[at][octets] == listed[octets]
+            ):
+                continue
+            if layer in self._handed_over:
+                raise PublicationUnusable(
+                    f"layer {layer} of track {state.wanted.name} was handed over, but the manifest "
+                    f"lists another digest for block {block} (KVCS 3.6)"
+                )
+            state.states[at][block] = ObjectState.ABSENT
+            state.pending[at] += 1
+            self.stats.objects -= 1
+            self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
+
+    # What arrives
+
+    def lease(self, track: int, header: ObjectHeader, holder: object) -> Lease | None:
+        """Return the place of an Object that begins now; None: it goes to other memory.
+
+        None for what is not wanted, not raw, of another size, verified, or leased already.
+        """
+        state = self._tracks[track]
+        at = header.group_id - self.layers.start
+        block = header.object_id
+        if (
+            not 0 <= at < len(state.states)
+            or block >= len(state.states[at])
+            or state.states[at][block] != ObjectState.ABSENT
+            or state.wanted.codec is not RAW
+            or header.payload_length != HEADER_OCTETS + state.raw_octets[at]
+        ):
+            return None
+        runs = self._runs(state, at, block)
+        if runs is None:
+            return None
+        return self._let(track, header.group_id, block, holder, runs)
+
+    def scratch(self, track: int, header: ObjectHeader) -> memoryview | None:
+        """Return memory for an Object that is not wanted or verified already; its content is void.
+
+        One memory for all of them. None: the Object is wanted, or too long to be one of ours.
+        """
+        state = self._tracks[track]
+        at = header.group_id - self.layers.start
+        if 0 <= at < len(state.states) and header.object_id < len(state.states[at]):
+            if state.states[at][header.object_id] != ObjectState.VERIFIED:
+                return None
+        if not len(self._scratch):
+            longest = max(
+                state.wanted.codec.max_data_octets(shape)
+                for state in self._tracks
+                for shape in state.shapes
+            )
+            self._scratch = bytearray(HEADER_OCTETS + longest)
+        if header.payload_length > len(self._scratch):
+            return None
+        return memoryview(self._scratch)[: header.payload_length]
+
+    def abandoned(self, lease: Lease) -> None:
+        """Take a place back whose Object will not be completed."""
+        state = self._tracks[lease.track]
+        key = (lease.layer, lease.block)
+        if state.leases.get(key) is lease:
+            self._end_lease(state, lease)
+            self._use_spare(state, key)
+
+    def release(self, holder: object) -> None:
+        """Take back all places of a holder that is gone."""
+        for state in self._tracks:
+            for lease in [lease for lease in state.leases.values() if lease.holder is holder]:
+                self.abandoned(lease)
+
+    def receive(
+        self,
+        track: int,
+        header: ObjectHeader,
+        *,
+        lease: Lease | None = None,
+        payload: memoryview | None = None,
+    ) -> Outcome | Verification:
+        """Judge an Object that arrived whole: in its `lease`, or as `payload` in other memory.
+
+        Both None: it went to `scratch`, or has no payload. A `Verification` is to be run, then
+        given to `finish`.
+        """
+        state = self._tracks[track]
+        layer, block = header.group_id, header.object_id
+        at = layer - self.layers.start
+        self.stats.objects_received += 1
+        if header.status is not ObjectStatus.NORMAL:
+            self._note_status(state, header)
+            return Outcome.STATUS
+        try:
+            state.expected.check_location(layer, block)
+            if not 0 <= at < len(state.states) or block >= state.wanted.blocks:
+                self.stats.discarded += 1
+                return Outcome.DISCARDED
+            if block >= len(state.states[at]):
+                raise ObjectRejected(
+                    RejectReason.COMPONENT,
+                    f"layer {layer} has no {state.wanted.name.component.text} tensor",
+                )
+            if lease is None and state.states[at][block] == ObjectState.VERIFIED:
+                self.stats.duplicates += 1
+                return Outcome.DUPLICATE
+            return self._verification(state, track, header, lease, payload)
+        except ObjectRejected as error:
+            if lease is not None:
+                self._end_lease(state, lease)
+            self._reject(state, layer, block, error.reason)
+            if lease is not None:
+                self._use_spare(state, (layer, block))
+            return Outcome.REJECTED
+
+    def finish(self, verification: Verification) -> Outcome:
+        """Take the result of a `Verification` that was run."""
+        track, layer, block = verification.where
+        state = self._tracks[track]
+        key = (layer, block)
+        at = layer - self.layers.start
+        self.stats.buffered_octets -= HEADER_OCTETS + verification.octets
+        lease = verification.lease
+        if lease is not None:
+            self._end_lease(state, lease)
+        reason = None if verification.error is None else verification.error.reason
+        if reason is None and state.is_listed_otherwise(at, block, verification.header.data_digest):
+            reason = RejectReason.MANIFEST_DIGEST
+        if reason is not None:
+            self._reject(state, layer, block, reason)
+            if lease is not None:
+                self._use_spare(state, key)
+            return Outcome.REJECTED
+        current = state.states[at][block]
+        if current == ObjectState.VERIFIED:
+            self.stats.duplicates += 1
+            return Outcome.DUPLICATE
+        if current == ObjectState.LEASED:
+            state.spares[key] = verification
+            return Outcome.SPARE
+        self._accept(state, layer, block, verification)
+        return Outcome.VERIFIED
+
+    def recomputed(
+        self, missing: MissingObject, k: AnyArray | None, v: AnyArray | None = None
+    ) -> bool:
+        """Take one block that the caller recomputed; False when it is there or on its way.
+
+        `k`, `v`: the block's tensors in the descriptor's layout, as the component has them.
+        Raises: TensorMismatch.
+        """
+        found = self._find(missing)
+        if found is None:
+            return False
+        state, at = found
+        if state.states[at][missing.block] != ObjectState.ABSENT:
+            return False
+        block_tokens = self._descriptor.block_tokens
+        geometry = self._descriptor.geometry(missing.layer)
+        given = {Component.K: k, Component.V: v}
+        sections = []
+        for part in state.parts[at]:
+            array = given[part]
+            if array is None:
+                raise TensorMismatch(f"recomputed {missing}: no {part.text} array was given")
+            tensor = LayerTensor(array, geometry, part)
+            if tensor.tokens != block_tokens:
+                raise TensorMismatch(
+                    f"recomputed {missing}: {tensor.tokens} tokens, a block has {block_tokens}"
+                )
+            sections += tensor.cut(first_token=0, block_tokens=block_tokens, blocks=1, copy=False)
+        self._write(state, at, missing.block, tuple(sections))
+        state.recomputed[at].add(missing.block)
+        state.states[at][missing.block] = ObjectState.VERIFIED
+        state.pending[at] -= 1
+        state.reasons.pop((missing.layer, missing.block), None)
+        self.stats.recomputed += 1
+        return True
+
+    # Queries
+
+    @property
+    def front(self) -> int | None:
+        """The layer that is handed over next; None when all were."""
+        return self._next if self._next in self.layers else None
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the segments known so far hold all wanted blocks."""
+        return self._is_covered
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every wanted Object is verified and every layer usable."""
+        return all(layer in self._handed_over or self.is_usable(layer) for layer in self.layers)
+
+    def progress(self, layer: int) -> int:
+        """Return how much of a layer is still to come, for telling standstill from progress."""
+        at = layer - self.layers.start
+        return sum(
+            state.pending[at] + (self._require_listed and state.listed[at] is None)
+            for state in self._tracks
+        ) + (not self._is_covered)
+
+    def is_usable(self, layer: int) -> bool:
+        """Whether all Objects of a layer are verified, in all tracks (KVCS 5.4)."""
+        at = layer - self.layers.start
+        return self._is_covered and all(
+            state.is_settled(at, require_listed=self._require_listed) for state in self._tracks
+        )
+
+    def has_all_objects(self, layer: int) -> bool:
+        """Whether all Objects of a layer are verified, be they listed or not."""
+        at = layer - self.layers.start
+        return self._is_covered and not any(state.pending[at] for state in self._tracks)
+
+    def is_track_complete(self, track: int) -> bool:
+        """Whether every wanted Object of a track is verified."""
+        return not any(self._tracks[track].pending)
+
+    def incomplete_layers(self, track: int) -> list[int]:
+        """Return the layers of which a track has Objects that are not verified."""
+        return [
+            layer for layer, n in zip(self.layers, self._tracks[track].pending, strict=True) if n
+        ]
+
+    def missing_blocks(self, track: int, layer: int) -> list[int]:
+        """Return the blocks of a layer that are not verified in a track."""
+        states = self._tracks[track].states[layer - self.layers.start]
+        return [block for block, state in enumerate(states) if state != ObjectState.VERIFIED]
+
+    def missing(self, layers: Iterable[int] | None = None) -> tuple[MissingObject, ...]:
+        """Return every wanted Object that is not verified, by segment, layer, component and block.
+
+        Blocks that no segment holds are named by the number that the next segment would have.
+        """
+        wanted = self.layers if layers is None else layers
+        found = [
+            MissingObject(
+                state.wanted.span.segment,
+                layer,
+                state.wanted.name.component,
+                block,
+                state.reasons.get((layer, block)),
+            )
+            for track, state in enumerate(self._tracks)
+            for layer in wanted
+            if state.pending[layer - self.layers.start]
+            for block in self.missing_blocks(track, layer)
+        ]
+        segment = max(self._spans, default=-1) + 1
+        for first, stop in self._gaps():
+            found += [
+                MissingObject(segment, layer, component, block)
+                for layer in wanted
+                for component in self._descriptor.geometry(layer).parts(Component.KV)
+                for block in range(stop - first)
+            ]
+        return tuple(sorted(found))
+
+    def holders(self, track: int) -> Iterator[object]:
+        """Yield who holds places of a track for which a verified spare waits."""
+        state = self._tracks[track]
+        for key in state.spares:
+            if key in state.leases:
+                yield state.leases[key].holder
+
+    # Handing over
+
+    def next_usable(self) -> UsableLayer | None:
+        """Return the next layer in order once it is usable, once; None: not yet, or no more."""
+        if self._next not in self.layers or not self.is_usable(self._next):
+            return None
+        layer = self._next
+        self._advance(layer)
+        return self._hand_over(layer)
+
+    def next_remaining(self) -> UsableLayer | None:
+        """Return the next usable layer whatever is missing before it; None when there is none."""
+        for layer in self.layers:
+            if layer not in self._handed_over and self.is_usable(layer):
+                self._advance(layer)
+                return self._hand_over(layer)
+        return None
+
+    def _advance(self, layer: int) -> None:
+        self._handed_over.add(layer)
+        while self._next in self._handed_over:
+            self._next += 1
+
+    def _hand_over(self, layer: int) -> UsableLayer:
+        k, v = self._destinations.arrays(layer)
+        self._destinations.drop(layer)
+        for component in (Component.K, Component.V):
+            self._flat.pop((layer, component), None)
+        self.stats.layers += 1
+        return UsableLayer(layer, k, v)
+
+    # Inside
+
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        """Yield the wanted blocks that no segment holds: first, and first behind."""
+        at = 0
+        for span in sorted(self._spans.values(), key=lambda span: span.first_block):
+            if span.first_block > at and at < self.blocks:
+                yield at, min(span.first_block, self.blocks)
+            at = max(at, span.stop_block)
+        if at < self.blocks:
+            yield at, self.blocks
+
+    def _find(self, missing: MissingObject) -> tuple[TrackState, int] | None:
+        at = missing.layer - self.layers.start
+        for state in self._tracks:
+            if (
+                state.wanted.span.segment == missing.segment
+                and state.wanted.name.component is missing.component
+                and 0 <= at < len(state.states)
+                and missing.block < len(state.states[at])
+            ):
+                return state, at
+        return None
+
+    def _let(
+        self,
+        track: int,
+        layer: int,
+        block: int,
+        holder: object,
+        runs: tuple[memoryview, ...] | None,
+    ) -> Lease:
+        state = self._tracks[track]
+        lease = Lease(track, layer, block, holder, bytearray(HEADER_OCTETS), runs)
+        state.leases[layer, block] = lease
+        state.states[layer - self.layers.start][block] = ObjectState.LEASED
+        return lease
+
+    def _end_lease(self, state: TrackState, lease: Lease) -> None:
+        key = (lease.layer, lease.block)
+        if state.leases.get(key) is lease:
+            del state.leases[key]
+            state.states[lease.layer - self.layers.start][lease.block] = ObjectState.ABSENT
+
+    def _verification(
+        self,
+        state: TrackState,
+        track: int,
+        header: ObjectHeader,
+        lease: Lease | None,
+        payload: memoryview | None,
+    ) -> Verification:
+        layer, block = header.group_id, header.object_id
+        at = layer - self.layers.start
+        is_placed = lease is not None
+        if lease is not None:
+            head: bytearray | memoryview = lease.head
+            data = lease.runs or ()
+        else:
+            head = memoryview(b"") if payload is None else payload
+            data = (head[HEADER_OCTETS:],) if isinstance(head, memoryview) else ()
+        parsed = parse_header(head)
+        state.expected.check_header(
+            parsed, group_id=layer, object_id=block, payload_octets=header.payload_length
+        )
+        try:
+            state.wanted.codec.check_data_octets(parsed.data_length, state.shapes[at])
+        except CodecError as error:
+            raise ObjectRejected(error.reason, str(error)) from error
+        if lease is None and state.states[at][block] == ObjectState.ABSENT:
+            lease = self._let(track, layer, block, None, self._runs(state, at, block))
+        verification = Verification(
+            where=(track, layer, block),
+            header=parsed,
+            data=data,
+            lease=lease,
+            is_placed=is_placed,
+            codec=state.wanted.codec,
+            shape=state.shapes[at],
+        )
+        if lease is not None:
+            lease.holder = verification  # whoever received it may go now
+        self.stats.buffered_octets += HEADER_OCTETS + verification.octets
+        return verification
+
+    def _accept(
+        self, state: TrackState, layer: int, block: int, verification: Verification
+    ) -> None:
+        at = layer - self.layers.start
+        if not verification.is_placed:
+            self._write(state, at, block, verification.raw)
+        start = block * DIGEST_OCTETS
+        state.digests[at][start : start + DIGEST_OCTETS] = verification.header.data_digest
+        state.states[at][block] = ObjectState.VERIFIED
+        state.pending[at] -= 1
+        if state.reasons:
+            state.reasons.pop((layer, block), None)
+        if state.spares:
+            state.spares.pop((layer, block), None)
+        self.stats.objects += 1
+        self.stats.octets += HEADER_OCTETS + verification.octets
+
+    def _use_spare(self, state: TrackState, key: tuple[int, int]) -> None:
+        spare = state.spares.pop(key, None)
+        if spare is None:
+            return
+        layer, block = key
+        if state.is_listed_otherwise(
+            layer - self.layers.start, block, spare.header.data_digest
+        ):  # listed since it was checked
+            self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
+        else:
+            self._accept(state, layer, block, spare)
+
+    def _reject(self, state: TrackState, layer: int, block: int, reason: RejectReason) -> None:
+        self.stats.rejected[reason] += 1
+        at = layer - self.layers.start
+        if 0 <= at < len(state.states) and block < len(state.states[at]):
+            state.reasons[layer, block] = reason
+
+    def _note_status(self, state: TrackState, header: ObjectHeader) -> None:
+        """A status Object says that no Object at or behind its place exists in the Group."""
+        at = header.group_id - self.layers.start
+        if not 0 <= at < len(state.states):
+            return
+        for block in range(header.object_id, len(state.states[at])):
+            if state.states[at][block] == ObjectState.ABSENT:
+                state.reasons.setdefault((header.group_id, block), RejectReason.STATUS)
+
+    def _runs(self, state: TrackState, at: int, block: int) -> tuple[memoryview, ...] | None:
+        """Return the tensors' memory for a block in raw order; None when strides leave no runs."""
+        layer = self.layers.start + at
+        first = state.first_token(block)
+        tokens = self._descriptor.block_tokens
+        runs: list[memoryview] = []
+        for part in state.parts[at]:
+            flat = self._flat_of(layer, part)
+            if flat is not None:
+                row = len(flat) // self._destinations.tensor(layer, part).tokens
+                runs.append(flat[first * row : (first + tokens) * row])
+                continue
+            found = self._destinations.tensor(layer, part).destinations(first, tokens)
+            if found is None:
+                return None
+            runs += found
+        return tuple(runs)
+
+    def _flat_of(self, layer: int, part: Component) -> memoryview | None:
+        """Return a layer's array as one run of octets if its tokens follow each other in it."""
+        key = (layer, part)
+        if key not in self._flat:
+            array = self._destinations.tensor(layer, part).array
+            is_flat = self._descriptor.layout is Layout.NHD and array.flags.c_contiguous
+            self._flat[key] = array.reshape(-1).view("u1").data if is_flat else None
+        return self._flat[key]
+
+    def _write(self, state: TrackState, at: int, block: int, raw: tuple[memoryview, ...]) -> None:
+        """Write the raw sections of a block to their place, whatever its strides."""
+        whole = raw[0] if len(raw) == 1 else memoryview(b"".join(raw))
+        first = state.first_token(block)
+        start = 0
+        for part, octets in zip(state.parts[at], state.shapes[at].sections, strict=True):
+            tensor = self._destinations.tensor(self.layers.start + at, part)
+            tensor.scatter(whole[start : start + octets], first, self._descriptor.block_tokens)
+            start += octets

@@ -1,0 +1,109 @@
+"""Where a retrieval's tensors are: the caller's arrays, or arrays allocated once (KVCS 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from kvcs.errors import TensorMismatch
+from kvcs.kvsp.shapes import AnyArray, Component, Layout
+from kvcs.kvsp.tensors import LayerTensor
+
+if TYPE_CHECKING:
+    from kvcs.kvsp.descriptor import Descriptor
+
+__all__ = ["Destinations", "Into", "LayerArrays"]
+
+LayerArrays: TypeAlias = "tuple[AnyArray, AnyArray | None]"
+"""K and V of one layer; V None where the layer has none."""
+
+Into: TypeAlias = "Mapping[int, LayerArrays] | Sequence[LayerArrays]"
+"""By layer, or in the order of the layers asked for."""
+
+
+class Destinations:
+    """The K and V arrays of the layers `first_layer` to `last_layer`, `tokens` tokens of each.
+
+    `into`: arrays that the caller owns; each has the descriptor's layout and dtype, and `tokens`
+    tokens or more, of which the first `tokens` are written. None: each layer's arrays are allocated
+    when its first Object arrives.
+    Raises: TensorMismatch for arrays that do not fit.
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        *,
+        first_layer: int,
+        last_layer: int,
+        tokens: int,
+        into: Into | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self._descriptor = descriptor
+        self._tensors: dict[int, dict[Component, LayerTensor]] = {}
+        self.is_callers = into is not None
+        if into is None:
+            return
+        layers = range(first_layer, last_layer + 1)
+        if isinstance(into, Mapping):
+            missing = [layer for layer in layers if layer not in into]
+            if missing:
+                raise TensorMismatch(f"into: no arrays for layer {missing[0]}")
+            arrays = {layer: into[layer] for layer in layers}
+        else:
+            if len(into) != len(layers):
+                raise TensorMismatch(
+                    f"into: {len(into)} pairs of arrays for {len(layers)} layers "
+                    f"({first_layer}..{last_layer})"
+                )
+            arrays = dict(zip(layers, into, strict=True))
+        for layer, (k, v) in arrays.items():
+            self._tensors[layer] = self._checked(layer, k, v)
+
+    def tensor(self, layer: int, component: Component) -> LayerTensor:
+        """Return the array of K or V of a layer; it is allocated now if it was not yet."""
+        tensors = self._tensors.get(layer)
+        if tensors is None:
+            geometry = self._descriptor.geometry(layer)
+            tensors = self._tensors[layer] = {
+                part: LayerTensor(geometry.empty(part, self.tokens), geometry, part)
+                for part in geometry.parts(Component.KV)
+            }
+        return tensors[component]
+
+    def arrays(self, layer: int) -> LayerArrays:
+        """Return K and V of a layer, exactly `tokens` tokens; views of the caller's arrays."""
+        k = self._shown(layer, Component.K)
+        if not self._descriptor.geometry(layer).has(Component.V):
+            return k, None
+        return k, self._shown(layer, Component.V)
+
+    def drop(self, layer: int) -> None:
+        """Forget a layer's arrays: they were handed over, or never will be."""
+        self._tensors.pop(layer, None)
+
+    def _shown(self, layer: int, component: Component) -> AnyArray:
+        array = self.tensor(layer, component).array
+        if self._descriptor.geometry(layer).layout is Layout.NHD:
+            return array[: self.tokens]
+        return array[:, : self.tokens]
+
+    def _checked(self, layer: int, k: AnyArray, v: AnyArray | None) -> dict[Component, LayerTensor]:
+        geometry = self._descriptor.geometry(layer)
+        if (v is not None) != geometry.has(Component.V):
+            expected = "a V array" if geometry.has(Component.V) else "no V array (v_head_dim 0)"
+            raise TensorMismatch(f"into: layer {layer} needs {expected}")
+        tensors = {}
+        for component, array in ((Component.K, k), (Component.V, v)):
+            if array is None:
+                continue
+            tensor = LayerTensor(array, geometry, component)
+            tensor.check_writable()
+            if tensor.tokens < self.tokens:
+                raise TensorMismatch(
+                    f"into: {component.text} array of layer {layer} has {tensor.tokens} tokens, "
+                    f"{self.tokens} are needed"
+                )
+            tensors[component] = tensor
+        return tensors

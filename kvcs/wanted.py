@@ -1,0 +1,168 @@
+"""The wanted Objects of one data track: their places, and the checks of what arrives (KVCS 3.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from kvcs.errors import CodecError, ObjectRejected
+from kvcs.kvsp.codecs import RAW, Codec
+from kvcs.kvsp.shapes import BlockShape
+from kvcs.manifest import DIGEST_OCTETS
+from kvcs.payload import ExpectedTrack, Header, verify_data
+
+if TYPE_CHECKING:
+    from kvcs.errors import RejectReason
+    from kvcs.geometry import SegmentSpan
+    from kvcs.kvsp.descriptor import Descriptor
+    from kvcs.names import DataTrackName
+
+__all__ = ["Lease", "ObjectState", "TrackState", "Verification", "WantedTrack"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTrack:
+    """A data track to assemble: the first `blocks` blocks of a segment."""
+
+    name: DataTrackName
+    codec: Codec
+    span: SegmentSpan
+    blocks: int
+
+
+class ObjectState(IntEnum):
+    """Where a wanted Object stands."""
+
+    ABSENT = 0
+    LEASED = 1
+    VERIFIED = 2
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A place that is out: `head` takes the 68 header octets, `runs` are the tensors' own memory.
+
+    `runs` None: the tensors' strides leave no runs; Data is scattered when it was checked.
+    """
+
+    track: int
+    layer: int
+    block: int
+    holder: object
+    head: bytearray
+    runs: tuple[memoryview, ...] | None
+
+    @property
+    def buffers(self) -> tuple[memoryview, ...]:
+        """Where the payload goes: header, then Data."""
+        return (memoryview(self.head), *(self.runs or ()))
+
+
+class TrackState:
+    """One wanted track's Objects. Lists are by layer, from the first wanted one on."""
+
+    def __init__(self, wanted: WantedTrack, descriptor: Descriptor, layers: range) -> None:
+        component = wanted.name.component
+        block_tokens = descriptor.block_tokens
+        self.wanted = wanted
+        self.layers = layers
+        self.expected = ExpectedTrack(
+            component=component,
+            codec=wanted.codec.value,
+            span=wanted.span,
+            layers=descriptor.layers,
+            block_tokens=block_tokens,
+        )
+        geometries = [descriptor.geometry(layer) for layer in layers]
+        self.shapes = [BlockShape(geometry, component, block_tokens) for geometry in geometries]
+        self.raw_octets = [shape.raw_octets for shape in self.shapes]
+        self.parts = [geometry.parts(component) for geometry in geometries]
+        self.pending = [wanted.blocks if parts else 0 for parts in self.parts]
+        """Objects that are not verified."""
+        self.states = [bytearray(blocks) for blocks in self.pending]
+        self.digests = [bytearray(DIGEST_OCTETS * blocks) for blocks in self.pending]
+        """Data Digests of what is verified."""
+        self.listed: list[bytes | None] = [None] * len(layers)
+        """Data Digests of the layer's Objects as the manifest has them."""
+        self.recomputed: list[set[int]] = [set() for _ in layers]
+        self.reasons: dict[tuple[int, int], RejectReason] = {}
+        self.leases: dict[tuple[int, int], Lease] = {}
+        self.spares: dict[tuple[int, int], Verification] = {}
+
+    def first_token(self, block: int) -> int:
+        """Return the position in the context of a block's first token."""
+        return self.wanted.span.token_start(block, self.expected.block_tokens)
+
+    def is_listed_otherwise(self, at: int, block: int, digest: bytes) -> bool:
+        """Whether the manifest lists another Data Digest for an Object."""
+        listed = self.listed[at]
+        start = block * DIGEST_OCTETS
+        return listed is not None and listed[start : start + DIGEST_OCTETS] != digest
+
+    def is_settled(self, at: int, *, require_listed: bool) -> bool:
+        """Whether nothing of a layer is pending in this track, and no listing is waited for."""
+        if self.pending[at]:
+            return False
+        blocks = len(self.states[at])
+        return (
+            not require_listed or self.listed[at] is not None or len(self.recomputed[at]) == blocks
+        )
+
+
+class Verification:
+    """The checks of one Object that take time: hash and decode.
+
+    `run` is pure but for the place it holds, so it may be in any thread; `Assembly.finish` takes
+    the result.
+    """
+
+    __slots__ = ("codec", "data", "error", "header", "is_placed", "lease", "raw", "shape", "where")
+
+    def __init__(
+        self,
+        *,
+        where: tuple[int, int, int],
+        header: Header,
+        data: tuple[memoryview, ...],
+        lease: Lease | None,
+        is_placed: bool,
+        codec: Codec,
+        shape: BlockShape,
+    ) -> None:
+        self.where = where
+        """Track, layer, block."""
+        self.header = header
+        self.data = data
+        self.lease = lease
+        self.is_placed = is_placed
+        """Whether `data` is in its place already."""
+        self.codec = codec
+        self.shape = shape
+        self.raw: tuple[memoryview, ...] = ()
+        """The raw sections, where they have yet to be written to their place."""
+        self.error: ObjectRejected | None = None
+
+    @property
+    def octets(self) -> int:
+        """Octets to hash."""
+        return self.header.data_length
+
+    def run(self) -> None:
+        """Check the Data Digest, then bring Data to its place or into memory of its own."""
+        try:
+            verify_data(self.header, self.data)
+            if self.is_placed:
+                return
+            whole = self.data[0] if len(self.data) == 1 else memoryview(b"".join(self.data))
+            if self.lease is not None and self.lease.runs is not None:
+                self.codec.decode_into(whole, self.shape, self.lease.runs)
+                self.is_placed = True
+            elif self.codec is RAW:
+                self.raw = (whole,)
+            else:
+                self.raw = (self.codec.decode(whole, self.shape),)
+        except ObjectRejected as error:
+            self.error = error
+        except CodecError as error:
+            self.error = ObjectRejected(error.reason, str(error))
