@@ -162,7 +162,8 @@ class ObjectReader:
         self._starts: list[int] = []  # stream offset of each buffer
         self._object_end = 0
         self._ahead = RangeSet()
-        # The buffer that _next stands in, as stream offsets; _window_end 0: in no payload.
+        # The buffer that _next stands in, as stream offsets. _window_end 0 sends every octet the
+        # long way: in no payload, with octets in _ahead, or when each call may end the stream.
         self._window = _NO_OCTETS
         self._window_start = 0
         self._window_end = 0
@@ -203,14 +204,14 @@ class ObjectReader:
         of no use but for `take_items`.
         """
         end = offset + len(data)
-        if offset == self._next and end < self._window_end and not fin and not self._ahead:
+        if offset == self._next and end < self._window_end and not fin:
             at = offset - self._window_start
             self._window[at : at + len(data)] = data
             self._next = end
             return ()
         if fin:
             self._final_size = end
-            self._window_end = 0  # from here on each call looks whether the stream is complete
+            self._window_end = 0
         self._receive(offset, memoryview(data))
         return self.take_items()
 
@@ -221,24 +222,30 @@ class ObjectReader:
         return items
 
     def _receive(self, offset: int, view: memoryview) -> None:
-        end = offset + len(view)
         if offset > self._next:
             self._run_ahead(offset, view)
+        elif not self._stash.octets:
+            self._consume(offset, view)
         else:
-            while True:
-                held = self._stash.take_at(self._next)
-                if held is not None:
-                    self._consume(*held)
-                elif self._next < end:
-                    self._consume(offset, view[: self._stash.first - offset])
-                else:
-                    break
+            self._consume_with_stash(offset, view)
         if self._final_size == self._next and not self._finished:
             self._finish()
+
+    def _consume_with_stash(self, offset: int, view: memoryview) -> None:
+        end = offset + len(view)
+        while True:
+            held = self._stash.take_at(self._next)
+            if held is not None:
+                self._consume(*held)
+            elif self._next < end:
+                self._consume(offset, view[: self._stash.first - offset])
+            else:
+                return
 
     def _run_ahead(self, offset: int, view: memoryview) -> None:
         if self._header is not None and offset < self._object_end:
             self._fill(offset, view)
+            self._window_end = 0
             view = view[self._object_end - offset :]
             offset = self._object_end
         if len(view):
@@ -260,7 +267,7 @@ class ObjectReader:
                 self._next = stop
             if self._header is not None and self._next == self._object_end:
                 self._complete()
-        if self._header is not None and self._final_size is None:
+        if self._header is not None and self._final_size is None and not self._ahead:
             self._slide()
 
     def _fill(self, base: int, view: memoryview) -> None:
@@ -271,6 +278,10 @@ class ObjectReader:
             self._write(first, view[first - base : last - base])
 
     def _write(self, offset: int, view: memoryview) -> None:
+        if len(self._buffers) == 1:
+            at = offset - self._starts[0]
+            self._buffers[0][at : at + len(view)] = view
+            return
         index = bisect_right(self._starts, offset) - 1
         while len(view):
             buffer = self._buffers[index]
@@ -361,9 +372,10 @@ class ObjectReader:
                 f"the place for Object {header.location} has {start - self._next} octets, "
                 f"expected {length}"
             )
-        while (held := self._stash.take_below(self._object_end)) is not None:
-            self._fill(*held)
-        self._next = self._ahead.drop_through(self._next)
+        if self._stash.octets:
+            while (held := self._stash.take_below(self._object_end)) is not None:
+                self._fill(*held)
+            self._next = self._ahead.drop_through(self._next)
 
     def _complete(self) -> None:
         assert self._header is not None  # the caller asked

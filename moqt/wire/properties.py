@@ -13,6 +13,7 @@ from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
 from moqt.wire.cursor import Reader, Writer, malformed
 from moqt.wire.fields import KeyValue, read_pairs, write_pairs
+from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +90,13 @@ def _immutable_fault(pairs: tuple[KeyValue, ...]) -> str | None:
     return None
 
 
+def _join(
+    known: Iterable[tuple[PropertyType, int | None]], other: Iterable[KeyValue]
+) -> tuple[KeyValue, ...]:
+    pairs = [KeyValue(int(kind), int(value)) for kind, value in known if value is not None]
+    return tuple(sorted([*pairs, *other], key=lambda pair: pair.type))
+
+
 class _View:
     """Looks pairs up by type. A subclass holds `pairs`."""
 
@@ -131,7 +139,7 @@ class TrackProperties(_View):
     ) -> Self:
         """Return the properties named; None leaves one out. `other`: any further pairs.
 
-        Raises: ValueError for a priority outside 0 to 255.
+        Raises: ValueError for a priority outside 0 to 255, and for broken Immutable Properties.
         """
         if default_publisher_priority is not None and not 0 <= default_publisher_priority <= 0xFF:
             raise ValueError(
@@ -145,8 +153,10 @@ class TrackProperties(_View):
             (PropertyType.DEFAULT_PUBLISHER_GROUP_ORDER, default_group_order),
             (PropertyType.DYNAMIC_GROUPS, dynamic_groups),
         )
-        pairs = [KeyValue(int(kind), int(value)) for kind, value in known if value is not None]
-        return cls(tuple(sorted([*pairs, *other], key=lambda pair: pair.type)))
+        properties = cls(_join(known, other))
+        if properties.malformation is not None:
+            raise ValueError(properties.malformation)
+        return properties
 
     @classmethod
     def parse(cls, octets: bytes) -> Self:
@@ -224,6 +234,32 @@ class ObjectProperties(_View):
     """The properties of an Object, unknown ones included, by rising type (MOQT-22 10)."""
 
     pairs: tuple[KeyValue, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        prior_group_id_gap: int | None = None,
+        prior_object_id_gap: int | None = None,
+        other: Iterable[KeyValue] = (),
+    ) -> Self:
+        """Return the properties named; None leaves one out. `other`: any further pairs.
+
+        Raises: ValueError for what would make the track malformed, wherever the Object stands.
+        """
+        known = (
+            (PropertyType.OBJECT_DELIVERY_TIMEOUT, object_delivery_timeout_ms),
+            (PropertyType.SUBGROUP_DELIVERY_TIMEOUT, subgroup_delivery_timeout_ms),
+            (PropertyType.PRIOR_GROUP_ID_GAP, prior_group_id_gap),
+            (PropertyType.PRIOR_OBJECT_ID_GAP, prior_object_id_gap),
+        )
+        properties = cls(_join(known, other))
+        fault = properties.malformation(MAX_VI64, MAX_VI64)
+        if fault is not None:
+            raise ValueError(fault)
+        return properties
 
     @classmethod
     def parse(cls, octets: bytes | memoryview) -> Self:
