@@ -38,6 +38,12 @@ Octets: TypeAlias = "bytes | bytearray | memoryview"
 ZSTD_LEVEL = 1
 """Floats gain nothing from higher levels and lose speed."""
 
+MAX_WINDOW_OCTETS = 8 << 20
+"""The window that a frame without a content size may ask for (RFC 8878 3.1.1.1.2 recommends it).
+
+Without the bound 18 octets make a decoder take 128 MiB before it looks at the content.
+"""
+
 _PLANE_HEAD_OCTETS = 5
 _STORED = 0
 _FRAME = 1
@@ -147,7 +153,7 @@ class _Frames(threading.local):
 
     def __init__(self, level: int) -> None:
         self.compressor = zstandard.ZstdCompressor(level=level)
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_OCTETS)
 
     def pack(self, parts: Sequence[Octets]) -> list[Octets]:
         if len(parts) == 1:

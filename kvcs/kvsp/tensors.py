@@ -30,7 +30,7 @@ class LayerTensor:
     Source: KVCS 3.5, kvsp-1, 4.
     """
 
-    __slots__ = ("_axis", "_geometry", "array", "component", "tokens")
+    __slots__ = ("_axis", "_bits", "_flat", "_geometry", "array", "component", "tokens")
 
     def __init__(self, array: AnyArray, geometry: LayerGeometry, component: Component) -> None:
         self.array = array
@@ -53,6 +53,9 @@ class LayerTensor:
             raise TensorMismatch(
                 f"{what}: expected dtype {geometry.dtype.name}, got {array.dtype.name}{order}"
             )
+        # numpy copies bfloat16 and float8 element by element, integers of the same width by memcpy
+        self._bits: AnyArray = array.view(f"u{array.itemsize}")
+        self._flat: memoryview | None = None
 
     def _tokens(self, first_token: int, tokens: int) -> AnyArray:
         """Return the array's view of a range of tokens."""
@@ -63,8 +66,8 @@ class LayerTensor:
             )
         stop = first_token + tokens
         if self._axis == 0:
-            return self.array[first_token:stop]
-        return self.array[:, first_token:stop]
+            return self._bits[first_token:stop]
+        return self._bits[:, first_token:stop]
 
     def cut(
         self, *, first_token: int, block_tokens: int, blocks: int, copy: bool
@@ -95,10 +98,16 @@ class LayerTensor:
         no whole runs of at least MIN_RUN_OCTETS: receive into scratch and `scatter` then.
         Raises: TensorMismatch when the array cannot be written or its elements share memory.
         """
-        self.check_writable()
+        if self._flat is None:
+            self.check_writable()
+            if self._axis == 0 and self._bits.flags.c_contiguous:
+                self._flat = self._bits.reshape(-1).view(np.uint8).data
         view = self._tokens(first_token, tokens)
         if not view.size:
             return []
+        if self._flat is not None:
+            start = first_token * self._bits.strides[0]
+            return [self._flat[start : start + view.nbytes]]
         inner = view.itemsize
         axis = 3
         while axis and (view.shape[axis - 1] == 1 or view.strides[axis - 1] == inner):
@@ -120,7 +129,7 @@ class LayerTensor:
         self.check_writable()
         view = self._tokens(first_token, tokens)
         octets = raw if isinstance(raw, memoryview) else b"".join(raw)
-        view[...] = np.frombuffer(octets, np.uint8).view(self.array.dtype).reshape(view.shape)
+        view[...] = np.frombuffer(octets, np.uint8).view(view.dtype).reshape(view.shape)
 
     def check_writable(self) -> None:
         """Check that blocks can be written. Raises: TensorMismatch."""

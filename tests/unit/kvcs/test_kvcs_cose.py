@@ -73,6 +73,14 @@ def test_pycose_s_own_signatures_agree(algorithm: SigningAlgorithm, tmp_path: Pa
 
 
 @pytest.mark.parametrize("algorithm", SigningAlgorithm)
+def test_a_signature_of_another_length_does_not_hold(algorithm: SigningAlgorithm) -> None:
+    public = KEYS[algorithm].public
+    assert not public.is_signature(b"", b"signed")
+    assert not public.is_signature(bytes(63), b"signed")
+    assert public.is_signature(KEYS[algorithm].sign(b"signed"), b"signed")
+
+
+@pytest.mark.parametrize("algorithm", SigningAlgorithm)
 def test_the_kid_may_be_in_either_header(algorithm: SigningAlgorithm) -> None:
     key = KEYS[algorithm]
     number = algorithm.value

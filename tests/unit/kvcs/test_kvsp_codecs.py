@@ -141,6 +141,27 @@ def test_a_frame_that_hides_its_size_is_decoded() -> None:
     assert reason_of(ZSTD, short, block) is RejectReason.DECODED_SIZE
 
 
+def test_a_frame_that_asks_for_a_large_window_is_refused() -> None:
+    block = shape()
+    (section,) = noise(block)
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=27, write_content_size=False, compression_level=1
+    )
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    frame = packer.compress(section) + packer.flush()
+    assert zstandard.get_frame_parameters(frame).window_size == 128 << 20
+    assert reason_of(ZSTD, frame, block) is RejectReason.DECODE_FAILED
+
+
+def test_a_block_larger_than_the_window_bound_is_decoded() -> None:
+    geometry = LayerGeometry(
+        kv_heads=1, head_dim=9 << 20, v_head_dim=0, dtype=DTYPES["uint8"], layout=Layout.NHD
+    )
+    block = BlockShape(geometry, Component.K, 1)
+    (section,) = noise(block)
+    assert ZSTD.decode(join(ZSTD.encode([section], block)), block) == section
+
+
 def test_more_than_one_frame_is_refused() -> None:
     block = shape()
     frame = join(ZSTD.encode(noise(block), block))

@@ -23,7 +23,7 @@ from kvcs.kvsp import (
     block_keys_sha256,
     layer_digest,
 )
-from kvcs.kvsp.shapes import DTYPES
+from kvcs.kvsp.shapes import DTYPES, dtype_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "kvsp1.json").read_text("utf-8"))
 
@@ -186,8 +186,10 @@ def test_geometry_of_mla_and_of_overridden_layers() -> None:
     assert hybrid.geometry(0).v_head_dim == 8
     assert hybrid.geometry(1).head_dim == hybrid.geometry(1).v_head_dim == 4
     assert hybrid.geometry(1).kv_heads == 2
+    assert (mla.model, mla.layout) == ("m", Layout.NHD)
     with pytest.raises(IndexError):
         hybrid.geometry(4)
+    assert dtype_of("bfloat16") is mla.dtype
     with pytest.raises(ValueError, match="ask for one"):
         hybrid.geometry(0).dim(Component.KV)
 
