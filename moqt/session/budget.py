@@ -17,23 +17,15 @@ if TYPE_CHECKING:
 class ReadBudget:
     """What one request holds in memory of the session, and the credit it withholds for that."""
 
-    __slots__ = (
-        "_context",
-        "_limit",
-        "_unfinished",
-        "_withheld",
-        "unconsumed",
-        "unfinished_octets",
-    )
+    __slots__ = ("_context", "_limit", "_withheld", "unconsumed", "unfinished")
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._limit = max(1, context.config.max_buffered_octets)
         self.unconsumed = 0
         """Payload octets of whole Objects that wait for `consumed`."""
-        self.unfinished_octets = 0
+        self.unfinished = 0
         """Payload lengths of the Objects in the making."""
-        self._unfinished: dict[int, int] = {}
         self._withheld: dict[int, int] = {}
 
     @property
@@ -41,21 +33,23 @@ class ReadBudget:
         """True while credit is withheld."""
         return self.unconsumed >= self._limit
 
-    def begin(self, stream_id: int, octets: int) -> bool:
-        """An Object of `octets` begins in memory of the session.
+    def begin(self, octets: int) -> bool:
+        """An Object of `octets` begins; False when it would pass `max_object_octets` with others.
 
-        Returns False when the Objects in the making would pass `max_object_octets` together.
+        Only Objects in the making count there.
         """
-        if self.unfinished_octets + octets > self._context.config.max_object_octets:
+        if self.unfinished + octets > self._context.config.max_object_octets:
             return False
-        self._unfinished[stream_id] = octets
-        self.unfinished_octets += octets
+        self.unfinished += octets
         return True
 
-    def complete(self, stream_id: int) -> None:
-        """The Object that began on this stream is whole and waits for the application."""
-        octets = self._unfinished.pop(stream_id, 0)
-        self.unfinished_octets -= octets
+    def drop_unfinished(self, octets: int) -> None:
+        """An Object in the making will not be whole."""
+        self.unfinished -= octets
+
+    def complete(self, octets: int) -> None:
+        """An Object in the making is whole and waits for the application."""
+        self.unfinished -= octets
         self.hold(octets)
 
     def hold(self, octets: int) -> None:
@@ -63,21 +57,13 @@ class ReadBudget:
         self.unconsumed += octets
         self._context.stats.octets_unread += octets
 
-    def drop_unfinished(self, stream_id: int) -> None:
-        """The Object in the making on this stream will not be whole."""
-        self.unfinished_octets -= self._unfinished.pop(stream_id, 0)
-
-    def arrived(self, stream_id: int, octets: int) -> None:
-        """Octets of a stream are dealt with: credit them, or withhold that for a while."""
-        if self.unconsumed < self._limit:
-            self._context.transport.credit(stream_id, octets)
-        else:
-            self._withheld[stream_id] = self._withheld.get(stream_id, 0) + octets
-            self._context.stats.octets_withheld += octets
+    def withhold(self, stream_id: int, octets: int) -> None:
+        """Owe a stream its credit until the application has consumed."""
+        self._withheld[stream_id] = self._withheld.get(stream_id, 0) + octets
+        self._context.stats.octets_withheld += octets
 
     def forget_stream(self, stream_id: int) -> None:
         """The stream was reset or stopped: the transport settles its credit by itself."""
-        self.drop_unfinished(stream_id)
         self._context.stats.octets_withheld -= self._withheld.pop(stream_id, 0)
 
     def consumed(self, octets: int) -> None:
@@ -98,5 +84,4 @@ class ReadBudget:
         """The request is over: credit what was withheld; what lies unread is the caller's."""
         self._credit_all()
         self._context.stats.octets_unread -= self.unconsumed
-        self.unconsumed = self.unfinished_octets = 0
-        self._unfinished.clear()
+        self.unconsumed = 0

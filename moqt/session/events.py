@@ -31,7 +31,7 @@ class SessionEstablished:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over. Always the last event; open requests have ended before it."""
+    """The session is over, and with it every open request. Always the last event."""
 
     code: SessionErrorCode
     reason: str
@@ -131,11 +131,12 @@ class SubgroupEnded:
     """A subgroup stream is over: FIN (`reset` None), or reset by the publisher.
 
     `ends_group`: FIN with END_OF_GROUP, so the last Object received is the last of its Group.
+    `subgroup_id` None: it is the ID of the stream's first Object, and there was none.
     """
 
     request_id: int
     group_id: int
-    subgroup_id: int
+    subgroup_id: int | None
     ends_group: bool = False
     reset: StreamResetCode | None = None
     reset_code: int | None = None
@@ -238,7 +239,10 @@ class NamespaceGone:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A namespace request or an accepted PUBLISH of ours was ended by the peer after its OK."""
+    """A namespace request or an accepted PUBLISH of ours was ended by the peer after its OK.
+
+    Also for a PUBLISH of the peer's (and its Request ID) that is gone before we answered it.
+    """
 
     request_id: int
     reset: StreamResetCode | None = None

@@ -57,6 +57,9 @@ class OwnRequest:
     ) -> None:
         """Take the answer to a REQUEST_UPDATE of ours; the event follows."""
 
+    def after_update(self, update_id: int, message: RequestOk) -> None:
+        """The event of an accepted update is out."""
+
     def release(self) -> None:
         """The request is over: drop what it holds."""
         self.context.handles.pop(self.request_id, None)
@@ -84,6 +87,7 @@ class OwnRequest:
         if isinstance(message, RequestOk):
             largest = message.parameters.largest
             self.context.emit(UpdateAccepted(self.request_id, update_id, largest))
+            self.after_update(update_id, message)
         else:
             self.context.emit(
                 UpdateRejected(self.request_id, update_id, message.code, message.reason)

@@ -94,7 +94,7 @@ class RequestStream:
             return
         if isinstance(message, _ANSWERS):
             self._note_answer(message)
-        self._push(encode_message(message))
+        self.send_octets(encode_message(message))
 
     def _note_answer(self, message: Message) -> None:
         if not self.is_ours and self.phase is Phase.PENDING:
@@ -106,7 +106,8 @@ class RequestStream:
         else:
             raise LocalProtocolError(f"{self!r}: {type(message).__name__} answers nothing")
 
-    def _push(self, octets: bytes) -> None:
+    def send_octets(self, octets: bytes) -> None:
+        """Send a message that is encoded and accounted for; see `send`."""
         if not self._backlog and self._context.transport.stream_room(self.stream_id) >= len(octets):
             self._context.transport.write(self.stream_id, [octets], False)
             return

@@ -12,6 +12,7 @@ from moqt.session.events import GoawayReceived
 from moqt.session.request_stream import RequestHandler, RequestStream
 from moqt.session.seen import SeenNumbers
 from moqt.session.states import Phase
+from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
     Fetch,
     Goaway,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from moqt.session.context import SessionContext
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
+    from moqt.wire.params import Parameters
     from moqt.wire.tokens import AuthorizationToken
 
 __all__ = ["OVERLOAD_RETRY_MS", "Opener", "RequestHandler", "RequestStream", "Requests"]
@@ -104,7 +106,10 @@ class Requests:
             raise LocalProtocolError("no new requests after GOAWAY (MOQT-22 9.2)")
         if self._ours >= context.config.max_pending_requests:
             raise ResourceBusy(f"max_pending_requests is {context.config.max_pending_requests}")
-        message = build(self._next_id)
+        try:
+            octets = encode_message(build(self._next_id))
+        except ValueError as error:
+            raise LocalProtocolError(f"{kind.value}: {error}") from error
         stream_id = context.transport.open(bidirectional=True)
         if stream_id is None:
             raise ResourceBusy("the peer's limit of bidirectional streams is reached")
@@ -118,7 +123,7 @@ class Requests:
         context.stats.requests_sent += 1
         deadline = now + (context.config.request_timeout_s if timeout_s is None else timeout_s)
         stream.answer_timer = context.timers.at(deadline, partial(self._time_out, stream))
-        stream.send(message)
+        stream.send_octets(octets)
         return stream
 
     def take_id(self) -> int:
@@ -127,18 +132,24 @@ class Requests:
         self._next_id += 2
         return request_id
 
-    def was_issued(self, request_id: int) -> bool:
-        """Return whether `request_id` is one of ours that was used."""
-        return request_id % 2 == self._next_id % 2 and request_id < self._next_id
+    def update(self, stream: RequestStream, parameters: Parameters) -> int:
+        """Send a REQUEST_UPDATE and return its Request ID.
 
-    def update(self, stream: RequestStream, message: RequestUpdate) -> None:
-        """Send a REQUEST_UPDATE; ResourceBusy at the peer's MAX_REQUEST_UPDATES (MOQT-22 9.1.7)."""
+        Raises: ResourceBusy at the peer's MAX_REQUEST_UPDATES (MOQT-22 9.1.7); LocalProtocolError
+        for parameters that cannot be written.
+        """
         options = self.context.peer_options
         limit = options.max_request_updates if options else 0
         if limit and len(stream.pending_updates) >= limit:
             raise ResourceBusy(f"the peer's MAX_REQUEST_UPDATES is {limit}")
-        stream.pending_updates.append(message.request_id)
-        stream.send(message)
+        try:
+            octets = encode_message(RequestUpdate(self._next_id, parameters))
+        except ValueError as error:
+            raise LocalProtocolError(f"REQUEST_UPDATE: {error}") from error
+        update_id = self.take_id()
+        stream.pending_updates.append(update_id)
+        stream.send_octets(octets)
+        return update_id
 
     def _time_out(self, stream: RequestStream, now: float) -> None:
         stream.answer_timer = None

@@ -1,0 +1,253 @@
+"""The subscriber's side: our SUBSCRIBE, FETCH and TRACK_STATUS, and PUBLISH offers of the peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError
+from moqt.session.aliases import Aliases
+from moqt.session.feeds import FetchTarget
+from moqt.session.fetch_request import FetchRequest, StatusRequest
+from moqt.session.namespaces import refuse
+from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest, refusal
+from moqt.session.subscription import Subscription
+from moqt.session.track_state import TrackState
+from moqt.wire.filters import FilterRejected
+from moqt.wire.messages import Fetch, Subscribe, TrackStatus
+from moqt.wire.params import Parameters
+from moqt.wire.rules import RequestKind
+
+if TYPE_CHECKING:
+    from moqt.session.context import SessionContext
+    from moqt.session.inbound import Inbound
+    from moqt.session.requests import Requests, RequestStream
+    from moqt.session.sink import ObjectSink
+    from moqt.types import FullTrackName
+    from moqt.wire.filters import RangeFilterKind
+    from moqt.wire.messages import Publish
+
+__all__ = ["Subscriber"]
+
+
+class _Cancellable(Protocol):
+    def cancel_malformed(self, reason: str, code: StreamResetCode) -> None:
+        """Cancel a request of the track and say why."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """A track that requests of ours are about."""
+
+    state: TrackState
+    requests: dict[_Cancellable, None]
+
+
+class Subscriber:
+    """All requests of one session by which the peer sends us Objects."""
+
+    def __init__(self, context: SessionContext, requests: Requests) -> None:
+        self.aliases = Aliases()
+        self.fetch_targets: dict[int, FetchTarget] = {}
+        """By the Request ID that FETCH_HEADER names."""
+        self.inbound: Inbound
+        """Set right after construction; the two know each other."""
+        self._context = context
+        self._requests = requests
+        self._tracks: dict[FullTrackName, _Track] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a subscription or fetch is open."""
+        return bool(self._tracks)
+
+    # Commands
+
+    def subscribe(
+        self,
+        name: FullTrackName,
+        parameters: Parameters,
+        *,
+        sink: ObjectSink | None,
+        now: float,
+    ) -> int:
+        """Send SUBSCRIBE; return its Request ID."""
+        parameters = self._checked(name, parameters)
+        request = SubscribeRequest(self._context)
+        stream = self._requests.open(
+            RequestKind.SUBSCRIBE,
+            request,
+            lambda request_id: Subscribe(request_id, name, parameters),
+            now=now,
+            timeout_s=self._context.config.request_timeout_s
+            + (parameters.rendezvous_timeout_ms or 0) / 1000,
+        )
+        request.subscription = self.create(stream, name, sink)
+        request.bind(stream)
+        request.subscription.apply(parameters)
+        if parameters.fill is not None:
+            request.subscription.expect_fill(stream.request_id, parameters.fill)
+        return stream.request_id
+
+    def create(
+        self, stream: RequestStream, name: FullTrackName, sink: ObjectSink | None
+    ) -> Subscription:
+        """Return a new subscription on a request stream."""
+        track = self._track(name)
+        subscription = Subscription(self, self._context, stream, track.state, sink)
+        track.requests[subscription] = None
+        return subscription
+
+    def fetch(
+        self,
+        name: FullTrackName,
+        parameters: Parameters,
+        *,
+        sink: ObjectSink | None,
+        now: float,
+    ) -> int:
+        """Send FETCH; return its Request ID."""
+        parameters = self._checked(name, parameters)
+        track = self._track(name)
+        request = FetchRequest(self, self._context, track.state, parameters.location_filter)
+        track.requests[request] = None
+        try:
+            stream = self._requests.open(
+                RequestKind.FETCH,
+                request,
+                lambda request_id: Fetch(request_id, name, parameters),
+                now=now,
+            )
+        except BaseException:
+            self.leave_track(track.state, request)
+            raise
+        request.bind(stream)
+        request.target = FetchTarget(
+            stream.request_id,
+            request,
+            delivery=request.prepare(sink),
+            track=track.state,
+            group_order=parameters.group_order or GroupOrder.ASCENDING,
+            is_fill=False,
+        )
+        self.fetch_targets[stream.request_id] = request.target
+        return stream.request_id
+
+    def track_status(self, name: FullTrackName, now: float) -> int:
+        """Send TRACK_STATUS; return its Request ID."""
+        self._checked(name, Parameters())
+        request = StatusRequest(self._context)
+        request.bind(
+            self._requests.open(
+                RequestKind.TRACK_STATUS,
+                request,
+                lambda request_id: TrackStatus(request_id, name),
+                now=now,
+            )
+        )
+        return request.request_id
+
+    def update(self, request_id: int, parameters: Parameters) -> int:
+        """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID."""
+        handle = self._context.handles.get(request_id)
+        if isinstance(handle, SubscribeRequest | PublicationOffer):
+            subscription = handle.subscription
+            if subscription is None or not subscription.is_established or subscription.is_done:
+                raise LocalProtocolError(f"request {request_id} is not Established")
+            parameters = self._checked(subscription.track.name, parameters, subscription)
+        elif not isinstance(handle, FetchRequest):
+            raise LocalProtocolError(f"request {request_id} is no open subscription or fetch")
+        elif parameters != Parameters(subscriber_priority=parameters.subscriber_priority):
+            raise LocalProtocolError("a FETCH has only its priority updated (MOQT-22 9.5)")
+        if not handle.stream.is_send_open:
+            raise LocalProtocolError(f"request {request_id} takes no more updates")
+        update_id = self._requests.update(handle.stream, parameters)
+        if isinstance(handle, SubscribeRequest | PublicationOffer):
+            handle.note_update(update_id, parameters)
+        return update_id
+
+    def filter_kinds(self, request_id: int) -> frozenset[RangeFilterKind]:
+        """Return which kinds of range filter a subscription of ours has."""
+        handle = self._context.handles.get(request_id)
+        if isinstance(handle, SubscribeRequest | PublicationOffer) and handle.subscription:
+            return frozenset(one.kind for one in handle.subscription.range_filters.filters)
+        return frozenset()
+
+    def _checked(
+        self,
+        name: FullTrackName,
+        parameters: Parameters,
+        subscription: Subscription | None = None,
+    ) -> Parameters:
+        """Refuse what the peer would have to refuse; return the parameters to send."""
+        if name.namespace.is_reserved:
+            raise LocalProtocolError(f"{name} is reserved: it begins with '.' (MOQT-22 2.4.3)")
+        options = self._context.peer_options
+        try:
+            parameters.check_filters(options.max_filter_ranges if options else 0)
+            if parameters.location_filter is not None:
+                parameters.location_filter.resolve_subscription(None)
+        except FilterRejected as error:
+            raise LocalProtocolError(str(error)) from error
+        fill = parameters.fill
+        order = subscription.group_order if subscription else parameters.group_order
+        if fill is not None and fill.group_order is None and order is None:
+            # The deltas on the fill's stream follow its order, and the track's own is not known
+            # before SUBSCRIBE_OK, which the stream may overtake.
+            return replace(parameters, fill=replace(fill, group_order=GroupOrder.ASCENDING))
+        return parameters
+
+    # PUBLISH of the peer
+
+    def on_publish(self, stream: RequestStream, message: Publish) -> None:
+        """Offer a PUBLISH to the application."""
+        self.aliases.reserve(message.track_alias, message.name)
+        reason = refusal(message.properties)
+        if reason is not None:
+            refuse(stream, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+        elif message.properties.malformation is not None:
+            refuse(stream, RequestErrorCode.MALFORMED_TRACK, message.properties.malformation)
+        else:
+            stream.handler = PublicationOffer(self, self._context, stream, message)
+            return
+        self.drop_offer(message.track_alias)
+
+    def drop_offer(self, alias: int) -> None:
+        """A PUBLISH is refused or gone: streams that came early for it are stopped."""
+        self.aliases.cancel_reserved(alias)
+        if self.aliases.find(alias) is None:
+            self.aliases.retire(alias)
+            self.inbound.stop_strays(alias)
+
+    # Tracks
+
+    def _track(self, name: FullTrackName) -> _Track:
+        track = self._tracks.get(name)
+        if track is None:
+            track = self._tracks[name] = _Track(TrackState(name), {})
+        return track
+
+    def leave_track(self, state: TrackState, request: _Cancellable) -> None:
+        """A request is over; with its last one a track is forgotten."""
+        track = self._tracks.get(state.name)
+        if track is not None:
+            track.requests.pop(request, None)
+            if not track.requests:
+                del self._tracks[state.name]
+
+    def cancel_track(self, state: TrackState, reason: str) -> None:
+        """The track is malformed: cancel all its requests and say so (MOQT-22 12.1)."""
+        track = self._tracks.get(state.name)
+        if track is not None:
+            for request in list(track.requests):
+                request.cancel_malformed(reason, StreamResetCode.MALFORMED_TRACK)
+
+    def forget(self, subscription: Subscription) -> None:
+        """A subscription is over."""
+        self._context.handles.pop(subscription.request_id, None)
+        self.leave_track(subscription.track, subscription)
+
+    def bind_strays(self, alias: int, now: float) -> None:
+        """Streams that came before their alias was known may be read."""
+        self.inbound.bind_strays(alias, now)
