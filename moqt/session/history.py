@@ -237,17 +237,21 @@ class History:
                     return
             first = start.object_id if group_id == start.group_id else 0
             last = end.object_id if group_id == end.group_id else MAX_VI64
-            yield from self._walk_group(group_id, first, last)
+            leaves_rest = ascending and group_id != end.group_id
+            yield from self._walk_group(group_id, first, last, leaves_rest=leaves_rest)
             group = self._groups.get(group_id)
             if group is not None and group.is_growing and group_id != end.group_id:
                 yield Location(group_id, MAX_VI64)
             group_id += 1 if ascending else -1
 
     def _walk_group(
-        self, group_id: int, first: int, last: int
+        self, group_id: int, first: int, last: int, *, leaves_rest: bool
     ) -> Iterator[StoredObject | Location]:
+        """Yield what one Group holds; `leaves_rest`: the caller reports more Groups as evicted."""
         while True:
             gone = self.evicted_through
+            if leaves_rest and gone is not None and gone.group_id > group_id:
+                return
             if gone is not None and gone >= Location(group_id, first):
                 through = min(gone, Location(group_id, last))
                 yield through

@@ -196,7 +196,8 @@ class Scheduler:
             heappush(self._stalled, (*flow.unopened[0][0], number, number, flow))
 
     def _unstall(self) -> None:
-        free = self._context.config.max_active_streams - len(self._sending)
+        # One at least may ask: a more urgent flow has places of its own.
+        free = max(self._context.config.max_active_streams - len(self._sending), 1)
         while free > 0 and self._stalled and self._can_open:
             flow = heappop(self._stalled)[-1]
             flow.has_stalled_entry = False
