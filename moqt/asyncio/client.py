@@ -26,6 +26,7 @@ from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractAsyncContextManager
 
     from aioquic.quic.configuration import QuicConfiguration
 
@@ -48,8 +49,7 @@ class InsecureConnectionWarning(UserWarning):
     """The server's certificate isn't verified: anyone on the path can read and change all."""
 
 
-@asynccontextmanager
-async def connect(
+def connect(
     url: str,
     *,
     config: SessionConfig | None = None,
@@ -59,8 +59,8 @@ async def connect(
     server_name: str | None = None,
     directory: TrackDirectory | None = None,
     takes_offers: bool = False,
-) -> AsyncGenerator[MoqtSession, None]:
-    """Connect to a moqt:// address and yield the session, with both SETUPs done.
+) -> AbstractAsyncContextManager[MoqtSession]:
+    """Connect to a moqt:// address; the context is the session, with both SETUPs done.
 
     `ca`: the certificates to trust, a path or PEM; None: the public ones. `insecure` trusts anyone,
     and warns. `server_name` replaces the URL's host in SNI and in the certificate's check.
@@ -70,19 +70,34 @@ async def connect(
     Leaving it closes the session with NO_ERROR. Cancelled anywhere: the connection is closed, and
     no socket, timer or task is left.
 
-    Raises: ConnectFailed, TimedOut (both with host:port), SessionClosed when the peer refused the
-    session, ValueError for a malformed URL or certificate.
+    Raises: ValueError for a malformed URL or certificate, OSError when its file can't be read; on
+    entry ConnectFailed and TimedOut, both with host:port, and SessionClosed when the peer refused
+    the session.
     """
-    session = await _Dialer(
-        MoqtUri.parse(url),
-        config=config or SessionConfig(),
-        transport_config=transport_config or TransportConfig(),
-        ca=ca,
-        insecure=insecure,
-        server_name=server_name,
-        directory=directory,
-        takes_offers=takes_offers,
-    ).dial()
+    uri = MoqtUri.parse(url)
+    if insecure:
+        warnings.warn(
+            f"the certificate of {uri.authority} is not verified (insecure=True)",
+            InsecureConnectionWarning,
+            stacklevel=2,
+        )
+    return _dialed(
+        _Dialer(
+            uri,
+            config=config or SessionConfig(),
+            transport_config=transport_config or TransportConfig(),
+            ca=ca,
+            insecure=insecure,
+            server_name=server_name,
+            directory=directory,
+            takes_offers=takes_offers,
+        )
+    )
+
+
+@asynccontextmanager
+async def _dialed(dialer: _Dialer) -> AsyncGenerator[MoqtSession, None]:
+    session = await dialer.dial()
     try:
         yield session
     finally:
@@ -121,12 +136,6 @@ class _Dialer:
         directory: TrackDirectory | None,
         takes_offers: bool,
     ) -> None:
-        if insecure:
-            warnings.warn(
-                f"the certificate of {uri.authority} is not verified (insecure=True)",
-                InsecureConnectionWarning,
-                stacklevel=5,
-            )
         self._uri = uri
         self._address = f"[{uri.host}]:{uri.port}" if ":" in uri.host else f"{uri.host}:{uri.port}"
         self._config = config
