@@ -272,6 +272,12 @@ class Publication(OwnRequest):
         else:
             super().on_more(message, now)
 
+    def on_fin(self, now: float) -> None:
+        """The subscriber has taken note of PUBLISH_DONE."""
+        if self._subscription.is_over:
+            self.release()
+            self.context.emit(RequestEnded(self.request_id))
+
     def on_ended(self, raw_code: int, now: float) -> None:
         """The subscriber has enough."""
         self._subscription.release(StreamResetCode.CANCELLED)

@@ -62,18 +62,21 @@ async def test_what_a_slow_reader_holds_is_bounded(certificate: CertificatePair)
 
 
 async def test_items_in_hand_count_until_the_next_or_consume(certificate: CertificatePair) -> None:
-    track = track_with(1, 2)
+    track = moqt.TrackSource(NAME)
     async with (
         serving(certificate, directory_with(track)) as server,
         connected(server, certificate) as session,
-        session.fetch(NAME) as fetch,
+        session.subscribe(NAME) as subscription,
     ):
-        first = await anext(fetch)
+        writer = track.open_group(0)
+        writer.write(0, bytes(1000))
+        writer.write(1, bytes(1000))
+        first = await anext(subscription)
         assert isinstance(first, ObjectReceived)
         await poll(lambda: session.stats.objects_received == 2)
         assert session.stats.octets_unread == 2000
-        fetch.consume(first)
-        fetch.consume(first)
+        subscription.consume(first)
+        subscription.consume(first)
         assert session.stats.octets_unread == 1000
 
 
