@@ -245,6 +245,7 @@ class Sending:
         if isinstance(head, SubgroupHeader):
             reader = SubgroupReader(head, start=start, place=lambda _: None, max_object_octets=MANY)
         else:
+            assert isinstance(head, FetchHeader)
             reader = FetchReader(
                 head, group_order=order, start=start, place=lambda _: None, max_object_octets=MANY
             )
@@ -280,12 +281,10 @@ def payload_of(group_id: int, object_id: int, size: int = 100) -> bytes:
     return (f"{group_id}.{object_id};".encode() * size)[:size]
 
 
-def publish(
-    track: TrackSource, groups: Iterable[int], objects: int, size: int = 100, **options: int
-) -> None:
+def publish(track: TrackSource, groups: Iterable[int], objects: int, size: int = 100) -> None:
     """Write whole Groups, each with its End of Group."""
     for group_id in groups:
-        writer = track.open_group(group_id, **options)
+        writer = track.open_group(group_id)
         for object_id in range(objects):
             writer.write(object_id, payload_of(group_id, object_id, size))
         writer.end_of_group()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moqt.codes import GroupOrder
 from moqt.session.config import SessionConfig
-from moqt.session.source import TrackSource
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters, Parameters
 from moqt.wire.streams import FetchHeader, SubgroupHeader
 from tests.session.sending import Sending, payload_of, places, publish
+
+if TYPE_CHECKING:
+    from moqt.session.source import TrackSource
 
 PIECE = 1000
 SMALL = SessionConfig(write_octets=PIECE, max_active_streams=4)
@@ -66,7 +70,7 @@ def test_subscriber_priority_goes_before_publisher_priority() -> None:
     side.transport.room = 20
     side.flush()
     alias = side.alias(request)
-    assert [h.track_alias == alias for h in side.subgroups().values()][0]
+    assert next(iter(side.subgroups().values())).track_alias == alias
 
 
 def test_changed_priority_counts_for_what_waits() -> None:
