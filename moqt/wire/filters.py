@@ -374,7 +374,7 @@ def _passes(one: RangeFilter, header: ObjectHeader, track: TrackProperties | Non
             return one.matches(header.publisher_priority)
         case RangeFilterKind.OBJECT_PROPERTY:
             view: ObjectProperties | TrackProperties = ObjectProperties.parse(header.properties)
-        case RangeFilterKind.TRACK_PROPERTY:
+        case _:  # TRACK_PROPERTY
             view = track or TrackProperties()
     assert one.property_type is not None  # __post_init__: both kinds left here have one
     return any(one.matches(value) for value in view.integers(one.property_type))

@@ -18,6 +18,7 @@ from moqt.wire.object_reader import (
     ObjectTooLarge,
     Place,
     StreamFinished,
+    StreamItem,
 )
 from moqt.wire.ranges import RangeSet, Stash
 from moqt.wire.streams import FetchHeader, SubgroupHeader
@@ -67,15 +68,13 @@ def test_octets_go_to_the_place_across_the_borders_of_its_buffers() -> None:
     place = Buffers(parts)
     reader = SubgroupReader(HEAD, start=10, place=lambda _: place, max_object_octets=6)
     assert reader.receive(10, b"\x00\x06a", False) == []
-    assert reader.current == header(0, 6)
-    assert reader.current_place is place
+    assert (reader.current, reader.current_place) == (header(0, 6), place)
     for at, octet in enumerate(b"bcde"):
         assert not reader.receive(13 + at, bytes([octet]), False)
         assert reader.next_offset == 14 + at
     assert reader.receive(17, b"f", False) == [ObjectRead(header(0, 6), None, place)]
     assert [bytes(part) for part in parts] == [b"ab", b"", b"cde", b"f"]
-    assert reader.current is None
-    assert reader.current_place is None
+    assert (reader.current, reader.current_place) == (None, None)
 
 
 def test_octets_ahead_in_the_payload_are_placed_at_once_and_those_behind_it_wait() -> None:
@@ -370,6 +369,29 @@ def test_a_fetch_writer_refuses_status_objects_and_what_does_not_fit() -> None:
             writer.encode(wrong)
 
 
+def test_every_field_may_be_cut() -> None:
+    """All headers octet by octet, each integer in two octets or more."""
+    two = ObjectHeader(300, 300, 300, 200, 300, properties=b"\x3c\x81\x2c")
+    writer = FetchWriter(FetchHeader(0), GroupOrder.ASCENDING)
+    octets = writer.encode(two) + bytes(300)
+    octets += writer.end_of_range(RangeStatus.TIMED_OUT, Location(600, 600))
+    wanted = [two.location, Location(600, 600)]
+    readers: list[tuple[ObjectReader, bytes]] = [(fetch(), octets)]
+    head = SubgroupHeader(track_alias=3, group_id=300, has_properties=True)
+    subgroup_writer = SubgroupWriter(head)
+    octets = subgroup_writer.encode(two) + bytes(300)
+    octets += subgroup_writer.encode(ObjectHeader(600, 601, 0, 0, 0, ObjectStatus.END_OF_TRACK))
+    readers.append((subgroup(head), octets))
+    for reader, stream in readers:
+        found: list[StreamItem] = []
+        for at in range(len(stream)):
+            found += reader.receive(at, stream[at : at + 1], False)
+        assert len(found) == len(wanted)
+        assert isinstance(found[0], ObjectRead)
+        assert found[0].header.location == two.location
+        assert found[0].header.properties == two.properties
+
+
 # Ranges
 
 
@@ -398,3 +420,15 @@ def test_stash_copies_and_cuts() -> None:
     assert stash.take_at(12) == (12, memoryview(b"cdef"))
     assert not stash
     assert stash.first > 1 << 61
+    stash.put(3, memoryview(b"x"))
+    assert stash.take_below(9) == (3, memoryview(b"x"))
+    stash.put(0, memoryview(b"ab"))
+    stash.put(4, memoryview(b"ef"))
+    stash.put(1, memoryview(b"bcde"))
+    assert stash.octets == 6
+    assert [stash.take_at(9) for _ in range(4)] == [
+        (0, memoryview(b"ab")),
+        (2, memoryview(b"cd")),
+        (4, memoryview(b"ef")),
+        None,
+    ]
