@@ -100,8 +100,8 @@ class Scheduler:
         for cursor in cursors:
             cursor.is_dead = True
             flow = cursor.flow
-            self._take_out(cursor)
             if cursor.stream_id is not None:
+                self._take_out(cursor)
                 self._streams.pop(cursor.stream_id, None)
         if flow is not None:
             flow.rebuild()
