@@ -117,20 +117,21 @@ class Assembly:
         self._spans[span.segment] = span
         self._is_covered = not any(True for _ in self._gaps())
 
-    def list_digests(self, track: int, layer: int, digests: bytes) -> None:
+    def list_digests(self, track: int, layer: int, digests: bytes) -> list[int]:
         """Take the Data Digests of all Objects of a layer as the manifest lists them (KVCS 3.6).
 
-        Verified Objects that differ are missing again. Raises: PublicationUnusable when such a
-        layer was handed over already.
+        Verified Objects that differ are missing again; returns their blocks. Raises:
+        PublicationUnusable when such a layer was handed over already.
         """
         state = self._tracks[track]
         at = layer - self.layers.start
+        rejected: list[int] = []
         if not 0 <= at < len(self.layers) or state.listed[at] is not None:
-            return
+            return rejected
         blocks = len(state.states[at])
         state.listed[at] = listed = digests[: DIGEST_OCTETS * blocks]
         if state.digests[at] == listed and not state.recomputed[at]:
-            return
+            return rejected
         for block in range(blocks):
             octets = slice(block * DIGEST_OCTETS, (block + 1) * DIGEST_OCTETS)
             if (
@@ -148,6 +149,8 @@ class Assembly:
             state.pending[at] += 1
             self.stats.objects -= 1
             self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
+            rejected.append(block)
+        return rejected
 
     # What arrives
 
@@ -394,12 +397,25 @@ class Assembly:
             ]
         return tuple(sorted(found))
 
-    def holders(self, track: int) -> Iterator[object]:
-        """Yield who holds places of a track for which a verified spare waits."""
+    def is_missing(self, track: int, layer: int, block: int) -> bool:
+        """Whether a wanted Object is not verified."""
+        return self._tracks[track].states[layer - self.layers.start][block] != ObjectState.VERIFIED
+
+    def is_untouched(self, track: int) -> bool:
+        """Whether no Object of a track is verified."""
         state = self._tracks[track]
-        for key in state.spares:
-            if key in state.leases:
-                yield state.leases[key].holder
+        return all(
+            pending == len(states)
+            for pending, states in zip(state.pending, state.states, strict=True)
+        )
+
+    def holders(self, track: int, layer: int, block: int | None = None) -> tuple[object, ...]:
+        """Return who holds the place of an Object, or all places of a layer."""
+        return tuple(
+            lease.holder
+            for (at, number), lease in self._tracks[track].leases.items()
+            if at == layer and block in (None, number)
+        )
 
     # Handing over
 

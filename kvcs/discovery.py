@@ -81,6 +81,7 @@ class Discovery:
         self._opened = 0
         self._batch = FIRST_BATCH
         self._tried: set[TrackNamespace] = set()
+        self._taken: int | None = None
 
     # Commands and inputs
 
@@ -100,15 +101,15 @@ class Discovery:
 
     def answered(self, candidate: Candidate, now: float) -> None:
         """Take note of REQUEST_OK: what exists already is being reported."""
-        self._of(candidate).settled_at = now + self._settle_s
+        self._of(candidate.blocks).settled_at = now + self._settle_s
 
     def failed(self, candidate: Candidate) -> None:
         """Take note that the request was refused or is over: nothing more will be reported."""
-        self._of(candidate).is_over = True
+        self._of(candidate.blocks).is_over = True
 
     def found(self, candidate: Candidate, namespace: TrackNamespace) -> bool:
         """Take note of NAMESPACE. False: not a publication of this prefix, or one too many."""
-        prefix = self._of(candidate)
+        prefix = self._of(candidate.blocks)
         if namespace in prefix.found:
             return True
         if len(prefix.found) >= self._max_publications:
@@ -124,11 +125,12 @@ class Discovery:
 
     def gone(self, candidate: Candidate, namespace: TrackNamespace) -> None:
         """Take note of NAMESPACE_DONE."""
-        self._of(candidate).found.pop(namespace, None)
+        self._of(candidate.blocks).found.pop(namespace, None)
 
     def tried(self, found: Found) -> None:
-        """Do not offer `found` by `next` again."""
+        """Do not offer `found` by `next` again; it is tried now."""
         self._tried.add(found.namespace)
+        self._taken = found.blocks
 
     # Queries
 
@@ -145,12 +147,12 @@ class Discovery:
                 return None
         return None
 
-    def others(self, found: Found) -> tuple[Found, ...]:
-        """Return the other publications of the same prefix, for recovery (KVCS 5.4)."""
-        for prefix in self._prefixes[: self._opened]:
-            if prefix.candidate.blocks == found.blocks:
-                return tuple(f for f in prefix.found.values() if f.namespace != found.namespace)
-        return ()
+    def others(self) -> tuple[Found, ...]:
+        """Return publications of the prefix taken that were not tried, for recovery (KVCS 5.4)."""
+        if self._taken is None:
+            return ()
+        known = self._of(self._taken).found.values()
+        return tuple(found for found in known if found.namespace not in self._tried)
 
     @property
     def is_exhausted(self) -> bool:
@@ -166,5 +168,5 @@ class Discovery:
         ]
         return min(waiting, default=None)
 
-    def _of(self, candidate: Candidate) -> _Prefix:
-        return self._prefixes[self._prefixes[0].candidate.blocks - candidate.blocks]
+    def _of(self, blocks: int) -> _Prefix:
+        return self._prefixes[self._prefixes[0].candidate.blocks - blocks]

@@ -61,9 +61,10 @@ class Step:
 class Recovery:
     """The attempts left for what is missing now, and their deadline.
 
-    An episode begins when Objects are found missing and ends when none is, or when attempts or time
-    run out. Whenever Objects are recovered the attempts and the time begin anew: each such episode
-    brings at least one Object, so there are finitely many.
+    An episode begins when Objects are found missing. It pauses while an attempt's requests are
+    under way again and nothing counts as missing, and its clock with it; it ends when anything was
+    recovered, so that the next one has all attempts again: each such episode brings at least one
+    Object, so there are finitely many. It is over when attempts or time run out.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class Recovery:
         self._can_recompute = can_recompute
         self._deadline_s = deadline_s
         self._steps: deque[Step] = deque()
-        self._deadline: float | None = None
+        self._left_s: float | None = None  # when paused; None: no episode
+        self._deadline: float | None = None  # when running
 
     @property
     def is_running(self) -> bool:
-        """Whether an episode has begun and not ended."""
+        """Whether an episode runs and is not paused."""
         return self._deadline is not None
 
     @property
@@ -86,21 +88,24 @@ class Recovery:
         return self._deadline
 
     def add_sources(self, sources: Iterable[Source]) -> None:
-        """Put further sources last; those known already are left out. They count from the next
-        episode on, and in the running one."""
+        """Put further sources behind the others; those known already are left out."""
         for source in sources:
-            if source not in self._sources:
-                self._sources.append(source)
-                if self.is_running:
-                    step = Step(StepKind.SOURCE, source)
-                    if self._steps and self._steps[-1].kind is StepKind.RECOMPUTE:
-                        self._steps.insert(len(self._steps) - 1, step)
-                    else:
-                        self._steps.append(step)
+            if source in self._sources:
+                continue
+            self._sources.append(source)
+            if self._deadline is None and self._left_s is None:
+                continue
+            at = len(self._steps)
+            if self._steps and self._steps[-1].kind is StepKind.RECOMPUTE:
+                at -= 1
+            self._steps.insert(at, Step(StepKind.SOURCE, source))
 
     def begin(self, now: float) -> None:
-        """Begin an episode; nothing happens while one runs."""
+        """Begin an episode, or go on with the paused one; nothing happens while one runs."""
         if self._deadline is not None:
+            return
+        if self._left_s is not None:
+            self._deadline = now + self._left_s
             return
         self._deadline = now + self._deadline_s
         self._steps = deque((Step(StepKind.AGAIN), Step(StepKind.RECONNECT)))
@@ -108,9 +113,15 @@ class Recovery:
         if self._can_recompute:
             self._steps.append(Step(StepKind.RECOMPUTE))
 
+    def pause(self, now: float) -> None:
+        """Stop the clock: nothing counts as missing at present."""
+        if self._deadline is not None:
+            self._left_s = max(self._deadline - now, 0.0)
+            self._deadline = None
+
     def end(self) -> None:
         """End the episode: something was recovered, or all was given up."""
-        self._deadline = None
+        self._deadline = self._left_s = None
         self._steps.clear()
 
     def next_step(self, now: float, *, is_connected: bool) -> Step | None:

@@ -1,0 +1,89 @@
+"""Where a retrieval gets its Objects: publications at sessions, and which of their tracks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kvcs.errors import PublicationUnusable
+from kvcs.kvsp.codecs import CODECS, Codec
+from kvcs.kvsp.shapes import Component
+from kvcs.names import DataTrackName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvcs.config import ConsumerConfig
+    from kvcs.manifest import Manifest, SegmentEntry
+    from kvcs.manifest_feed import ManifestFeed
+    from kvcs.recovery import Source
+    from moqt.asyncio.session import MoqtSession
+    from moqt.types import TrackNamespace
+
+__all__ = ["Feed", "Network", "choose_tracks"]
+
+
+@dataclass(slots=True, eq=False)
+class Feed:
+    """One publication at one session, with a first manifest that holds."""
+
+    session: MoqtSession
+    namespace: TrackNamespace
+    manifests: ManifestFeed
+    manifest: Manifest
+    url: str | None = None
+    """Where; None: the consumer's own endpoint."""
+    tracks: set[int] = field(default_factory=set)
+    """Tracks asked for here."""
+    is_followed: bool = False
+    """Whether later manifests are still awaited."""
+    running: int = 0
+    """Track feeds that have not ended."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anything may still come by itself."""
+        return not self.session.is_closed and (self.is_followed or self.running > 0)
+
+    async def close(self) -> None:
+        """Unsubscribe from the manifest."""
+        await self.manifests.__aexit__(None, None, None)
+
+
+class Network(Protocol):
+    """How a retrieval reaches endpoints; the consumer."""
+
+    async def open_feed(self, namespace: TrackNamespace, url: str | None) -> Feed:
+        """Connect if need be and return a publication with a first manifest that holds.
+
+        Raises: PublicationUnusable, MoqtError.
+        """
+
+    def others(self) -> Iterable[Source]:
+        """Return other publications of the same prefix that were discovered."""
+
+
+def choose_tracks(
+    entry: SegmentEntry, config: ConsumerConfig, *, has_v: bool
+) -> list[tuple[DataTrackName, Codec]]:
+    """Return the tracks to take of a segment: a kv track, or k and v of one codec (KVCS 3.2).
+
+    `has_v` False: no wanted layer has a V tensor, so none is needed.
+    Raises: PublicationUnusable when no offer is complete in a known codec.
+    """
+    offered = set(entry.tracks)
+    segment = entry.span.segment
+    for name in config.codecs:
+        if name not in CODECS:
+            continue
+        joint = [DataTrackName(Component.KV, name, segment)]
+        apart = [DataTrackName(Component.K, name, segment)]
+        if has_v:
+            apart.append(DataTrackName(Component.V, name, segment))
+        for names in (joint, apart) if config.prefer_joint else (apart, joint):
+            if offered.issuperset(names):
+                return [(track, CODECS.by_name(name)) for track in names]
+    raise PublicationUnusable(
+        f"segment {segment} is offered as {', '.join(map(str, entry.tracks))}; "
+        f"codecs taken here: {', '.join(config.codecs)}"
+    )

@@ -1,0 +1,199 @@
+"""A publication's manifest track, followed: the current version, then each later one (KVCS 5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from kvcs.errors import ManifestInvalid, PublicationGone
+from kvcs.manifest import Manifest, check_successor
+from kvcs.names import MANIFEST, MANIFEST_COSE
+from kvcs.retrieval import manifest_fill
+from moqt.codes import ObjectStatus, RequestErrorCode
+from moqt.errors import RequestRejected, StreamReset, TimedOut
+from moqt.session.events import FillEnded, ObjectReceived
+from moqt.types import FullTrackName
+from moqt.wire.filters import LocationFilter
+from moqt.wire.params import FillParameters
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kvcs.config import ConsumerConfig
+    from kvcs.trust import Trust
+    from moqt.asyncio.session import MoqtSession
+    from moqt.asyncio.tracks import Subscription
+    from moqt.types import TrackNamespace
+
+__all__ = ["ManifestFeed"]
+
+MANIFEST_PRIORITY = 0
+"""Subscriber Priority: manifests before everything else."""
+
+
+class ManifestFeed:
+    """An async iterator of manifest versions, the current one first; it ends with the track.
+
+    `async with` subscribes: to manifest.cose, and to manifest only if the publisher says that the
+    former does not exist and no signature is required. Iterating raises ManifestInvalid and its
+    like for a version that does not hold or contradicts an earlier one, and what ended the
+    subscription, if not the track's end.
+    """
+
+    def __init__(
+        self,
+        session: MoqtSession,
+        namespace: TrackNamespace,
+        *,
+        compatibility_id: bytes,
+        trust: Trust,
+        config: ConsumerConfig,
+    ) -> None:
+        self.is_signed = False
+        self._session = session
+        self._namespace = namespace
+        self._compatibility_id = compatibility_id
+        self._trust = trust
+        self._config = config
+        self._stack = AsyncExitStack()
+        self._subscription: Subscription | None = None
+        self._version = -1
+        self._latest: Manifest | None = None
+        self._has_fill = True
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. Raises: PublicationGone, SignatureInvalid, RequestRejected, SessionClosed."""
+        try:
+            try:
+                self._subscription = await self._subscribe(MANIFEST_COSE)
+                self.is_signed = True
+            except RequestRejected as error:
+                if error.code is not RequestErrorCode.DOES_NOT_EXIST:
+                    raise
+                self._trust.check_unsigned()
+                self._subscription = await self._subscribe(MANIFEST)
+        except RequestRejected as error:
+            if error.code is RequestErrorCode.DOES_NOT_EXIST:
+                raise PublicationGone("the publication has no manifest (any more)") from error
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Unsubscribe."""
+        await self._stack.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Manifest:
+        """Return the next version that is newer than all before."""
+        assert self._subscription is not None, "use async with"
+        while True:
+            if not self._has_fill:
+                self._has_fill = True
+                manifest = await self._fetch_current()
+                if manifest is not None:
+                    return manifest
+            item = await anext(self._subscription)
+            if isinstance(item, ObjectReceived) and item.object.status is ObjectStatus.NORMAL:
+                group_id = item.object.header.group_id
+                manifest = await self._read(group_id, item.object.payload)
+                if manifest is not None:
+                    return manifest
+            elif isinstance(item, FillEnded) and item.reset is not None:
+                self._has_fill = False
+
+    async def first(self) -> Manifest:
+        """Return the first version, within `manifest_timeout_s`.
+
+        Raises: PublicationGone when the track ends without one, or none comes in time.
+        """
+        try:
+            async with asyncio.timeout(self._config.manifest_timeout_s):
+                return await anext(self)
+        except StopAsyncIteration:
+            raise PublicationGone("the manifest track ended before a manifest came") from None
+        except TimeoutError:
+            raise PublicationGone(
+                f"no manifest came within {self._config.manifest_timeout_s:g} s"
+            ) from None
+
+    async def _subscribe(self, name: bytes) -> Subscription:
+        """Subscribe with a fill of the current version; without one where that is refused."""
+        track = FullTrackName(self._namespace, name)
+        fill: FillParameters | None = FillParameters(location_filter=manifest_fill())
+        while True:
+            subscription = self._session.subscribe(
+                track,
+                location_filter=LocationFilter.next_object(),
+                fill=fill,
+                priority=MANIFEST_PRIORITY,
+                timeout_s=self._config.request_timeout_s,
+            )
+            try:
+                await self._stack.enter_async_context(subscription)
+            except RequestRejected as error:
+                refused_fill = error.code in (
+                    RequestErrorCode.NOT_SUPPORTED,
+                    RequestErrorCode.INVALID_FILTER,
+                    RequestErrorCode.INTERNAL_ERROR,
+                )
+                if fill is None or not refused_fill:
+                    raise
+                fill = None
+                self._has_fill = False
+            else:
+                return subscription
+
+    async def _fetch_current(self) -> Manifest | None:
+        """Get the current version by FETCH: the fill was refused or cut."""
+        assert self._subscription is not None
+        largest = self._subscription.largest
+        if largest is None:
+            return None
+        name = MANIFEST_COSE if self.is_signed else MANIFEST
+        group_id = largest.group_id
+        try:
+            async with (
+                asyncio.timeout(self._config.request_timeout_s),
+                self._session.fetch(
+                    FullTrackName(self._namespace, name),
+                    location_filter=LocationFilter.groups(first=group_id, last=group_id),
+                    priority=MANIFEST_PRIORITY,
+                ) as fetch,
+            ):
+                async for item in fetch:
+                    if isinstance(item, ObjectReceived):
+                        return await self._read(item.object.header.group_id, item.object.payload)
+        except (RequestRejected, StreamReset, TimedOut, TimeoutError):
+            return None  # a later version may come by the subscription
+        return None
+
+    async def _read(self, group_id: int, payload: memoryview | None) -> Manifest | None:
+        """Return a version, None when a newer one is known (KVCS 3.6: Group ID + 1 a version)."""
+        if group_id <= self._version:
+            return None
+        if payload is None:
+            raise ManifestInvalid("$", "the Object is empty")
+        octets = bytes(payload)
+
+        def read() -> Manifest:
+            return self._trust.read(
+                octets, is_signed=self.is_signed, compatibility_id=self._compatibility_id
+            )
+
+        if len(octets) >= self._config.thread_octets:
+            manifest = await asyncio.to_thread(read)
+        else:
+            manifest = read()
+        if self._latest is not None:
+            check_successor(self._latest, manifest)
+        self._version = group_id
+        self._latest = manifest
+        return manifest
