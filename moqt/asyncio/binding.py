@@ -39,7 +39,7 @@ ACKNOWLEDGE_OCTETS = 64 * 1024
 """Received since the last ACK: the next one leaves at once."""
 
 SMALLEST_DELAY_S = 0.001
-"""No timer is set for less: uvloop would spin on it."""
+"""No timer is set for less, unless it's due: uvloop would spin on it."""
 
 _TLS_ALERTS = 0x100
 _IDLE_TIMEOUT = "Idle timeout"
@@ -251,6 +251,7 @@ class Driver:
             return
         now = time.monotonic()
         self._is_pumping = True
+        is_whole = False
         try:
             self._take_quic_events(now)
             self.connection.settle_arrivals()
@@ -259,8 +260,11 @@ class Driver:
                 self._session.flush(now)
             self._transmit(now)
             self._note_end(now)
+            is_whole = True
         finally:
             self._is_pumping = False
+            if not is_whole:  # a bug of ours: it ends this session, and is reported by the loop
+                self._break_off(now)
         self._hand_out_events()
         if self._linger_at is not None and (
             now >= self._linger_at or self.connection.is_terminated
@@ -268,6 +272,14 @@ class Driver:
             self._finish()
         else:
             self._set_timer(now)
+
+    def _break_off(self, now: float) -> None:
+        if self.loss is None:
+            reason = "internal error"
+            self._lose(Loss(SessionErrorCode.INTERNAL_ERROR, reason, by_peer=False))
+            self.transport.close(SessionErrorCode.INTERNAL_ERROR, reason)
+            self._transmit(now)
+        self._finish()
 
     def _take_quic_events(self, now: float) -> None:
         next_event = self.connection.next_event
@@ -397,7 +409,10 @@ class Driver:
                 return  # it fires early, and is set again then
             self._timer.cancel()
         self._timer_at = wanted
-        self._timer = self._loop.call_later(max(SMALLEST_DELAY_S, wanted - now), self._on_timer)
+        delay_s = wanted - time.monotonic()  # packets were built meanwhile, that took its time
+        if delay_s > 0:
+            delay_s = max(SMALLEST_DELAY_S, delay_s)
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _next_time(self, now: float) -> float | None:
         times = [self._linger_at, self._handshake_at]

@@ -45,11 +45,11 @@ class TransportConfig:
     """Control and Object streams that the peer may have open at once."""
 
     send_ahead_octets: int = 256 * KIBI
-    """What may be handed to QUIC beyond what its congestion window lets out now. Enough to keep
-    the link busy until the next wake-up; an Object handed over can't be overtaken any more."""
+    """What may be handed to QUIC beyond what it lets out at once. Enough to keep the link busy
+    until the next wake-up; an Object handed over can't be overtaken any more."""
 
     max_send_buffer_octets: int = 8 * MEBI
-    """The most that may wait unsent in QUIC, however large its congestion window."""
+    """The most that may wait unsent in QUIC, however fast it sends."""
 
     control_reserve_octets: int = 64 * KIBI
     """Of the peer's connection window: what Objects leave to control and request streams."""

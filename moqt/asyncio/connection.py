@@ -112,7 +112,8 @@ class HeldConnection(QuicConnection):
         self._accounts: dict[int, _Account] = {}
         self._settling: dict[int, _Account] = {}
         self._target_datagram_size = transport_config.max_datagram_octets
-        self._loss._pacer = BurstPacer(max_datagram_size=self._max_datagram_size)  # type: ignore[assignment]
+        self._burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
+        self._loss._pacer = self._burst_pacer  # type: ignore[assignment]
         for limit, streams in (
             (self._local_max_streams_bidi, transport_config.max_bidirectional_streams),
             (self._local_max_streams_uni, transport_config.max_unidirectional_streams),
@@ -132,9 +133,10 @@ class HeldConnection(QuicConnection):
         return self._written_octets - self._remote_max_data_used
 
     @property
-    def window_room(self) -> int:
-        """Octets that the congestion window lets out now."""
-        return max(0, self._loss.congestion_window - self._loss.bytes_in_flight)
+    def sendable_octets(self) -> int:
+        """What may leave soon: the congestion window's room, but a burst of the pacer at most."""
+        room = self._loss.congestion_window - self._loss.bytes_in_flight
+        return max(0, min(room, self._burst_pacer.burst_octets))
 
     @property
     def peer_credit(self) -> int:
@@ -403,7 +405,7 @@ class HeldConnection(QuicConnection):
     def _set_datagram_size(self, octets: int) -> None:
         self._max_datagram_size = octets
         self._loss._cc._max_datagram_size = octets  # type: ignore[attr-defined]
-        self._loss._pacer.max_datagram_size = octets  # type: ignore[attr-defined]
+        self._burst_pacer.max_datagram_size = octets
 
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)

@@ -23,14 +23,15 @@ class BurstPacer:
         self.max_datagram_size = max_datagram_size
         self.rate: float | None = None
         """Octets a second; None until there is a round trip to go by: nothing is held back."""
-        self.burst = float(BURST_OCTETS)
-        self._tokens = self.burst
+        self.burst_octets = BURST_OCTETS
+        """What may leave at once after a pause."""
+        self._tokens = float(BURST_OCTETS)
         self._filled_at = 0.0
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
         """Follow the congestion controller: octets, seconds."""
         self.rate = RATE_FACTOR * congestion_window / max(smoothed_rtt, MIN_RTT_S)
-        self.burst = max(BURST_OCTETS, self.rate * BURST_S)
+        self.burst_octets = max(BURST_OCTETS, int(self.rate * BURST_S))
 
     def next_send_time(self, now: float) -> float | None:
         """Return None when a datagram may go now, else when to ask again."""
@@ -38,7 +39,7 @@ class BurstPacer:
         if rate is None:
             return None
         if now > self._filled_at:
-            self._tokens = min(self.burst, self._tokens + (now - self._filled_at) * rate)
+            self._tokens = min(self.burst_octets, self._tokens + (now - self._filled_at) * rate)
             self._filled_at = now
         if self._tokens >= 0:
             return None

@@ -36,7 +36,9 @@ class QuicTransport:
         """What QUIC can send soon: its window's room and a little ahead, less what waits in it."""
         connection = self._connection
         config = self._config
-        mark = min(connection.window_room + config.send_ahead_octets, config.max_send_buffer_octets)
+        mark = min(
+            connection.sendable_octets + config.send_ahead_octets, config.max_send_buffer_octets
+        )
         return min(
             mark - connection.unsent_octets,
             connection.peer_credit - config.control_reserve_octets,

@@ -268,3 +268,25 @@ async def test_a_path_that_loses_large_datagrams_falls_back(certificate: Certifi
         near.send(stream_id, bytes(MEBI), fin=True)
         await far.until(lambda: stream_id in far.finished)
         assert near.driver.connection.datagram_size == 1200
+
+
+async def test_a_bug_in_a_session_ends_it_and_is_reported(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: reported.append(context["exception"])
+    )
+    async with quic_pair(certificate) as (near, far):
+
+        def broken(*args: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(far, "receive_stream_data", broken)
+        near.send(open_uni(near), b"x")
+        await near.until(lambda: near.end is not None)
+        assert near.end is not None
+        assert near.end.code is SessionErrorCode.INTERNAL_ERROR
+        assert far.is_finished
+        assert far.is_closed
+        assert [type(error) for error in reported] == [ZeroDivisionError]

@@ -290,3 +290,29 @@ async def test_a_sink_gets_the_payloads_in_its_own_memory(certificate: Certifica
             count += 1
         assert count == 3
         assert bytes(sink.memory) == b"".join(expected(range(1), 3, 100_000).values())
+
+
+async def test_a_stream_reset_with_a_foreign_code_is_reported_as_such(
+    certificate: CertificatePair,
+) -> None:
+    """moq-rs resets raw QUIC streams with WebTransport's codes: 62 bits are legal."""
+    track = track_with(groups=1, objects=64, octets=64 * 1024)
+    small = moqt.SessionConfig(max_buffered_octets=64 * 1024)
+    async with (
+        serving(certificate, directory_with(track)) as server,
+        connected(server, certificate, config=small) as session,
+    ):
+        (served,) = server.sessions
+        async with session.fetch(NAME) as fetch:
+            await anext(fetch)
+            held = served._driver.connection
+            data_stream = max(s for s in held._streams if s & 2 and s & 1)
+            held.drop(data_stream, 0x52E4A40FA8DB)
+            served._driver.wake()
+            with pytest.raises(errors.StreamReset) as reset:
+                await read_objects(fetch)
+            assert reset.value.raw_code == 0x52E4A40FA8DB
+            assert reset.value.code is moqt.StreamResetCode.INTERNAL_ERROR
+        connection = session._driver.connection
+        await poll(lambda: connection.credited_octets == connection.received_octets)
+        assert not session.is_closed

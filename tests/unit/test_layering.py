@@ -144,11 +144,11 @@ def test_moqt_names_no_part_of_a_model() -> None:
 
 
 def test_every_file_is_small_enough_to_read() -> None:
-    """style: about 500 lines."""
+    """About 500 lines are the aim; this is where it must be split."""
     long = {
         module: lines
         for module, path in {**MOQT, **KVCS}.items()
-        if (lines := path.read_text().count("\n")) > 600
+        if (lines := path.read_text().count("\n")) > 700
     }
     assert not long
 
