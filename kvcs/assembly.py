@@ -226,10 +226,10 @@ class Assembly:
         state = self._tracks[track]
         layer, block = header.group_id, header.object_id
         at = layer - self.layers.start
-        self.stats.objects_received += 1
         if header.status is not ObjectStatus.NORMAL:
             self._note_status(state, header)
             return Outcome.STATUS
+        self.stats.objects_received += 1
         try:
             state.expected.check_location(layer, block)
             if not 0 <= at < len(state.states) or block >= state.wanted.blocks:

@@ -82,21 +82,25 @@ class LoopThread:
     ) -> T:
         """Run a coroutine on the loop and return what it returns or raises.
 
-        Interrupted (KeyboardInterrupt) or out of time: it is cancelled, and has ended when this
-        raises. Raises: TimeoutError after `timeout_s`, BlockingError.
+        Out of time: it was cancelled and has ended. Interrupted (KeyboardInterrupt): it is being
+        cancelled. Raises: TimeoutError after `timeout_s`, BlockingError.
         """
         self.check()
         if threading.current_thread() is self._thread:
             raise BlockingError("a blocking call on the event loop's own thread would never return")
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+        async def bounded() -> T:
+            async with asyncio.timeout(timeout_s):
+                return await work()
+
+        future = asyncio.run_coroutine_threadsafe(bounded(), self._loop)
         try:
-            return future.result(timeout_s)
+            return future.result()
         except concurrent.futures.CancelledError:
             raise BlockingError("the call was ended by the interpreter's exit") from None
         except BaseException:
             if not future.done():
                 future.cancel()
-                concurrent.futures.wait((future,), JOIN_TIMEOUT_S)
             raise
 
     def check(self) -> None:
