@@ -25,7 +25,7 @@ from kvcs.errors import (
     TensorMismatch,
 )
 from kvcs.kvsp.codecs import RAW
-from kvcs.kvsp.shapes import Component, Layout
+from kvcs.kvsp.shapes import Component
 from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import DIGEST_OCTETS
 from kvcs.payload import (
@@ -102,7 +102,6 @@ class Assembly:
         self._is_covered = False
         self._handed_over: set[int] = set()
         self._next = first_layer
-        self._flat: dict[tuple[int, Component], memoryview | None] = {}
         self._scratch = bytearray()
 
     # Commands
@@ -170,7 +169,7 @@ class Assembly:
             or header.payload_length != HEADER_OCTETS + state.raw_octets[at]
         ):
             return None
-        runs = self._runs(state, at, block)
+        runs = self._runs(state, header.group_id, block)
         if runs is None:
             return None
         return self._let(track, header.group_id, block, holder, runs)
@@ -308,7 +307,7 @@ class Assembly:
                     f"recomputed {missing}: {tensor.tokens} tokens, a block has {block_tokens}"
                 )
             sections += tensor.cut(first_token=0, block_tokens=block_tokens, blocks=1, copy=False)
-        self._write(state, at, missing.block, tuple(sections))
+        self._write(state, missing.layer, missing.block, tuple(sections))
         state.recomputed[at].add(missing.block)
         state.states[at][missing.block] = ObjectState.VERIFIED
         state.pending[at] -= 1
@@ -322,6 +321,11 @@ class Assembly:
     def front(self) -> int | None:
         """The layer that is handed over next; None when all were."""
         return self._next if self._next in self.layers else None
+
+    @property
+    def track_count(self) -> int:
+        """How many tracks were added."""
+        return len(self._tracks)
 
     @property
     def is_covered(self) -> bool:
@@ -443,8 +447,6 @@ class Assembly:
     def _hand_over(self, layer: int) -> UsableLayer:
         k, v = self._destinations.arrays(layer)
         self._destinations.drop(layer)
-        for component in (Component.K, Component.V):
-            self._flat.pop((layer, component), None)
         self.stats.layers += 1
         return UsableLayer(layer, k, v)
 
@@ -518,7 +520,7 @@ class Assembly:
         except CodecError as error:
             raise ObjectRejected(error.reason, str(error)) from error
         if lease is None and state.states[at][block] == ObjectState.ABSENT:
-            lease = self._let(track, layer, block, None, self._runs(state, at, block))
+            lease = self._let(track, layer, block, None, self._runs(state, layer, block))
         verification = Verification(
             where=(track, layer, block),
             header=parsed,
@@ -538,7 +540,7 @@ class Assembly:
     ) -> None:
         at = layer - self.layers.start
         if not verification.is_placed:
-            self._write(state, at, block, verification.raw)
+            self._write(state, layer, block, verification.raw)
         start = block * DIGEST_OCTETS
         state.digests[at][start : start + DIGEST_OCTETS] = verification.header.data_digest
         state.states[at][block] = ObjectState.VERIFIED
@@ -577,39 +579,13 @@ class Assembly:
             if state.states[at][block] == ObjectState.ABSENT:
                 state.reasons.setdefault((header.group_id, block), RejectReason.STATUS)
 
-    def _runs(self, state: TrackState, at: int, block: int) -> tuple[memoryview, ...] | None:
-        """Return the tensors' memory for a block in raw order; None when strides leave no runs."""
-        layer = self.layers.start + at
-        first = state.first_token(block)
+    def _runs(self, state: TrackState, layer: int, block: int) -> tuple[memoryview, ...] | None:
+        parts = state.parts[layer - self.layers.start]
         tokens = self._descriptor.block_tokens
-        runs: list[memoryview] = []
-        for part in state.parts[at]:
-            flat = self._flat_of(layer, part)
-            if flat is not None:
-                row = len(flat) // self._destinations.tensor(layer, part).tokens
-                runs.append(flat[first * row : (first + tokens) * row])
-                continue
-            found = self._destinations.tensor(layer, part).destinations(first, tokens)
-            if found is None:
-                return None
-            runs += found
-        return tuple(runs)
+        return self._destinations.runs(layer, parts, state.first_token(block), tokens)
 
-    def _flat_of(self, layer: int, part: Component) -> memoryview | None:
-        """Return a layer's array as one run of octets if its tokens follow each other in it."""
-        key = (layer, part)
-        if key not in self._flat:
-            array = self._destinations.tensor(layer, part).array
-            is_flat = self._descriptor.layout is Layout.NHD and array.flags.c_contiguous
-            self._flat[key] = array.reshape(-1).view("u1").data if is_flat else None
-        return self._flat[key]
-
-    def _write(self, state: TrackState, at: int, block: int, raw: tuple[memoryview, ...]) -> None:
-        """Write the raw sections of a block to their place, whatever its strides."""
-        whole = raw[0] if len(raw) == 1 else memoryview(b"".join(raw))
-        first = state.first_token(block)
-        start = 0
-        for part, octets in zip(state.parts[at], state.shapes[at].sections, strict=True):
-            tensor = self._destinations.tensor(self.layers.start + at, part)
-            tensor.scatter(whole[start : start + octets], first, self._descriptor.block_tokens)
-            start += octets
+    def _write(
+        self, state: TrackState, layer: int, block: int, raw: tuple[memoryview, ...]
+    ) -> None:
+        shape = state.shapes[layer - self.layers.start]
+        self._destinations.write(layer, shape, state.first_token(block), raw)

@@ -25,8 +25,9 @@ from kvcs.errors import (
 )
 from kvcs.feeds import choose_tracks
 from kvcs.kvsp.shapes import Component
+from kvcs.losses import Losses
 from kvcs.recovery import OtherPublication, Recovery, Step, StepKind, check_mix
-from kvcs.track_feed import TrackFeed
+from kvcs.track_feed import TrackFeed, TrackSink
 from kvcs.wanted import WantedTrack
 from moqt.errors import MoqtError
 from moqt.types import FullTrackName
@@ -121,9 +122,7 @@ class Collector:
         self._home: TrackNamespace | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempt: asyncio.Task[None] | None = None
-        self._lost: dict[tuple[int, int], set[int] | None] = {}
-        """By track and layer: blocks, or None for all that lack."""
-        self._given_up: dict[tuple[int, int], set[int] | None] = {}
+        self._losses = Losses(self.assembly)
         self._manifest_lost = False
         self._manifest_given_up = False
         self._recovered = False
@@ -176,32 +175,16 @@ class Collector:
 
     def progressed(self, track: int, layer: int, block: int) -> None:
         """An Object was verified."""
-        key = (track, layer)
-        if self._lost and key in self._lost:
-            blocks = self._lost[key]
-            if blocks is None or block in blocks:
-                self._recovered = True
-                self._changed.set()
+        if self._losses and self._losses.includes(track, layer, block):
+            self._recovered = True
+            self._changed.set()
         if self.assembly.has_all_objects(layer):
             self._changed.set()
 
     def lose(self, track: int, layer: int, block: int | None = None) -> None:
         """An Object, or all of a layer that lack, will not come by the requests under way."""
-        if layer not in self.assembly.layers:
-            return
-        lacking = self.assembly.missing_blocks(track, layer)
-        if not lacking or (block is not None and block not in lacking):
-            return
-        key = (track, layer)
-        given_up = self._given_up.get(key, set())
-        if given_up is None or (block is not None and block in given_up):
-            return
-        blocks = self._lost.setdefault(key, set())
-        if block is None:
-            self._lost[key] = None
-        elif blocks is not None:
-            blocks.add(block)
-        self._changed.set()
+        if self._losses.add(track, layer, block):
+            self._changed.set()
 
     # Manifests and tracks
 
@@ -297,7 +280,7 @@ class Collector:
     def _adopt(self, feed: Feed) -> None:
         """Take everything that lacks from `feed` from now on, and follow its manifest."""
         self._feed = feed
-        self._lost.clear()
+        self._losses.clear()
         self._manifest_lost = False
         feed.is_followed = True
         self._spawn(self._follow(feed))
@@ -383,25 +366,12 @@ class Collector:
         self._manifest_lost = True
 
     def _lost_now(self) -> bool:
-        """Drop from what is lost what came or was given up; return whether anything is left."""
-        for key, blocks in tuple(self._lost.items()):
-            lacking = set(self.assembly.missing_blocks(*key))
-            if blocks is not None:
-                lacking &= blocks
-            lacking -= self._given_up.get(key) or set()
-            if not lacking:
-                del self._lost[key]
-            elif blocks is not None:
-                self._lost[key] = lacking
-        self.stats.missing = sum(
-            len(self.assembly.missing_blocks(*key)) if blocks is None else len(blocks)
-            for lost in (self._lost, self._given_up)
-            for key, blocks in lost.items()
-        )
-        needs_manifest = (
+        """Return whether anything is lost that was not given up."""
+        self._losses.settle()
+        self.stats.missing = self._losses.count
+        return bool(self._losses) or (
             self._manifest_lost and not self._manifest_given_up and self._needs_manifest()
         )
-        return bool(self._lost) or needs_manifest
 
     def _recover(self, now: float) -> None:
         """Begin, go on with, or end recovery."""
@@ -428,13 +398,7 @@ class Collector:
         self._attempt = self._spawn(self._try(step))
 
     def _give_up(self) -> None:
-        for key, blocks in self._lost.items():
-            before = self._given_up.get(key, set())
-            if blocks is None or before is None:
-                self._given_up[key] = None
-            else:
-                self._given_up[key] = before | blocks
-        self._lost.clear()
+        self._losses.give_up()
         if self._manifest_lost and self._needs_manifest():
             self._manifest_given_up = True
         self._recovery.end()
@@ -443,14 +407,7 @@ class Collector:
         """Whether all that lacks was given up."""
         if self._needs_manifest() and not self._manifest_given_up:
             return False
-        for track in range(len(self._names)):
-            for layer in self.assembly.incomplete_layers(track):
-                given_up = self._given_up.get((track, layer), set())
-                if given_up is not None and not given_up.issuperset(
-                    self.assembly.missing_blocks(track, layer)
-                ):
-                    return False
-        return True
+        return self._losses.is_all_given_up()
 
     # Attempts
 
@@ -476,14 +433,8 @@ class Collector:
             self._changed.set()
 
     async def _fetch_lost(self, feed: Feed) -> None:
-        by_track: dict[int, dict[int, list[int]]] = {}
-        for (track, layer), blocks in self._lost.items():
-            lacking = self.assembly.missing_blocks(track, layer)
-            by_track.setdefault(track, {})[layer] = [
-                block for block in lacking if blocks is None or block in blocks
-            ]
         async with asyncio.TaskGroup() as group:
-            for track, missing in by_track.items():
+            for track, missing in self._losses.by_track().items():
                 group.create_task(self._fetch_some(feed, track, missing))
 
     async def _fetch_some(self, feed: Feed, track: int, missing: dict[int, list[int]]) -> None:
@@ -531,18 +482,18 @@ class Collector:
     async def _have_recomputed(self) -> None:
         if self._recompute is None:
             return
+        lost = self._losses.by_track()
         missing = tuple(
             one
             for one in self.assembly.missing()
-            if (key := self._key_of(one)) is not None
-            and key in self._lost
-            and ((blocks := self._lost[key]) is None or one.block in blocks)
+            if (track := self._track_of(one)) is not None
+            and one.block in lost.get(track, {}).get(one.layer, ())
         )
-        for track, layer in self._lost:
-            for holder in self.assembly.holders(track, layer):
-                stop = getattr(holder, "stop", None)
-                if stop is not None:
-                    await stop()
+        for track, layers in lost.items():
+            for layer in layers:
+                for holder in self.assembly.holders(track, layer):
+                    if isinstance(holder, TrackSink):
+                        await holder.stop()
         if inspect.iscoroutinefunction(self._recompute):
             found = await self._recompute(missing)
         else:
@@ -555,10 +506,10 @@ class Collector:
             if self.assembly.recomputed(one, k, v):
                 self._recovered = True
 
-    def _key_of(self, missing: MissingObject) -> tuple[int, int] | None:
+    def _track_of(self, missing: MissingObject) -> int | None:
         for track, name in enumerate(self._names):
             if name.segment == missing.segment and name.component is missing.component:
-                return track, missing.layer
+                return track
         return None
 
     # The end

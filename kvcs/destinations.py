@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvcs.errors import TensorMismatch
-from kvcs.kvsp.shapes import AnyArray, Component, Layout
+from kvcs.kvsp.shapes import AnyArray, BlockShape, Component, Layout
 from kvcs.kvsp.tensors import LayerTensor
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Destinations:
         self.tokens = tokens
         self._descriptor = descriptor
         self._tensors: dict[int, dict[Component, LayerTensor]] = {}
-        self.is_callers = into is not None
+        self._flat: dict[tuple[int, Component], memoryview | None] = {}
         if into is None:
             return
         layers = range(first_layer, last_layer + 1)
@@ -80,8 +80,52 @@ class Destinations:
         return k, self._shown(layer, Component.V)
 
     def drop(self, layer: int) -> None:
-        """Forget a layer's arrays: they were handed over, or never will be."""
+        """Forget a layer's arrays: they were handed over."""
         self._tensors.pop(layer, None)
+        for component in (Component.K, Component.V):
+            self._flat.pop((layer, component), None)
+
+    def runs(
+        self, layer: int, parts: tuple[Component, ...], first_token: int, tokens: int
+    ) -> tuple[memoryview, ...] | None:
+        """Return the arrays' own memory for a block, K then V as in `parts`, in raw order.
+
+        None when strides leave no runs worth while: receive elsewhere and `write` then.
+        """
+        runs: list[memoryview] = []
+        for part in parts:
+            flat = self._flat_of(layer, part)
+            tensor = self._tensors[layer][part]
+            if flat is not None:
+                row = len(flat) // tensor.tokens
+                runs.append(flat[first_token * row : (first_token + tokens) * row])
+                continue
+            found = tensor.destinations(first_token, tokens)
+            if found is None:
+                return None
+            runs += found
+        return tuple(runs)
+
+    def write(
+        self, layer: int, shape: BlockShape, first_token: int, raw: tuple[memoryview, ...]
+    ) -> None:
+        """Write a block's raw sections to their place, whatever its strides."""
+        whole = raw[0] if len(raw) == 1 else memoryview(b"".join(raw))
+        parts = shape.geometry.parts(shape.component)
+        start = 0
+        for part, octets in zip(parts, shape.sections, strict=True):
+            section = whole[start : start + octets]
+            self.tensor(layer, part).scatter(section, first_token, shape.tokens)
+            start += octets
+
+    def _flat_of(self, layer: int, part: Component) -> memoryview | None:
+        """Return a layer's array as one run of octets if its tokens follow each other in it."""
+        key = (layer, part)
+        if key not in self._flat:
+            array = self.tensor(layer, part).array
+            is_flat = self._descriptor.layout is Layout.NHD and array.flags.c_contiguous
+            self._flat[key] = array.reshape(-1).view("u1").data if is_flat else None
+        return self._flat[key]
 
     def _shown(self, layer: int, component: Component) -> AnyArray:
         array = self.tensor(layer, component).array

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.tracks import Fetch, Subscription
     from moqt.types import FullTrackName, Location, ObjectHeader
 
-__all__ = ["Arrivals", "TrackFeed"]
+__all__ = ["Arrivals", "TrackFeed", "TrackSink"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Arrivals(Protocol):
         """An Object will not come by the requests under way; None: all of the layer that lack."""
 
 
-class _Sink:
+class TrackSink:
     """Gives the octets of one request their places, and can end that request."""
 
     def __init__(self, assembly: Assembly, track: int) -> None:
@@ -147,7 +147,7 @@ class TrackFeed:
 
     async def _live(self, request: LiveRequest) -> None:
         while True:
-            sink = _Sink(self._assembly, self._track)
+            sink = TrackSink(self._assembly, self._track)
             fill = None
             if request.fill is not None:
                 fill = FillParameters(location_filter=request.fill)
@@ -271,7 +271,7 @@ class TrackFeed:
             waiting += further
 
     async def _fetch_once(self, request: FetchRequest) -> MoqtError | None:
-        sink = _Sink(self._assembly, self._track)
+        sink = TrackSink(self._assembly, self._track)
         next_layer = request.first_layer
         async with self._slots:
             self._stats.open_requests += 1
@@ -321,7 +321,7 @@ class TrackFeed:
         elif outcome is Outcome.SPARE and self._arrivals.is_stalled:
             # Another request began this Object before us and stands still: ours is there already.
             for holder in self._assembly.holders(self._track, header.group_id, header.object_id):
-                if isinstance(holder, _Sink) and holder.request is not request:
+                if isinstance(holder, TrackSink) and holder.request is not request:
                     await holder.stop()
             if not self._assembly.is_missing(self._track, header.group_id, header.object_id):
                 self._arrivals.progressed(self._track, header.group_id, header.object_id)
