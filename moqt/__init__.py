@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from moqt.session.directory import TrackDirectory
     from moqt.session.sink import ObjectSink, Placement
     from moqt.session.source import SubgroupWriter, TrackSource
-    from moqt.wire.filters import LocationFilter, RangeFilter
+    from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
     from moqt.wire.params import FillParameters
+    from moqt.wire.properties import TrackProperties
 
 __all__ = [
     "CongestionControl",
@@ -41,6 +42,7 @@ __all__ = [
     "FillParameters",
     "FullTrackName",
     "GroupOrder",
+    "IdRange",
     "InsecureConnectionWarning",
     "Location",
     "LocationFilter",
@@ -54,6 +56,7 @@ __all__ = [
     "Placement",
     "PublishDoneCode",
     "RangeFilter",
+    "RangeFilterKind",
     "RangeStatus",
     "RequestErrorCode",
     "Server",
@@ -64,6 +67,7 @@ __all__ = [
     "Subscription",
     "TrackDirectory",
     "TrackNamespace",
+    "TrackProperties",
     "TrackPublication",
     "TrackSource",
     "TrackStatus",
@@ -77,6 +81,7 @@ _HOMES = {
     "CongestionControl": "moqt.asyncio.config",
     "Fetch": "moqt.asyncio.tracks",
     "FillParameters": "moqt.wire.params",
+    "IdRange": "moqt.wire.filters",
     "InsecureConnectionWarning": "moqt.asyncio.client",
     "LocationFilter": "moqt.wire.filters",
     "MoqtSession": "moqt.asyncio.session",
@@ -85,11 +90,13 @@ _HOMES = {
     "ObjectSink": "moqt.session.sink",
     "Placement": "moqt.session.sink",
     "RangeFilter": "moqt.wire.filters",
+    "RangeFilterKind": "moqt.wire.filters",
     "Server": "moqt.asyncio.server",
     "SessionConfig": "moqt.session.config",
     "SubgroupWriter": "moqt.session.source",
     "Subscription": "moqt.asyncio.tracks",
     "TrackDirectory": "moqt.session.directory",
+    "TrackProperties": "moqt.wire.properties",
     "TrackPublication": "moqt.asyncio.tracks",
     "TrackSource": "moqt.session.source",
     "TrackStatus": "moqt.asyncio.tracks",

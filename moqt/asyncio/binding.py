@@ -192,8 +192,8 @@ class Driver:
     def on_error(self, error: OSError) -> None:
         """Nobody is there. Once there was someone, that is left to the idle timeout: anyone could
         have sent the message that says so (RFC 9000 21.1.1.1)."""
-        if not self.is_ready:
-            self.fail(error.strerror or str(error))
+        if not self.is_ready:  # not now: it may be our own `_transmit` that found out
+            self._loop.call_soon(self.fail, error.strerror or str(error))
 
     def on_too_large(self, address: Address) -> None:
         """The path doesn't take datagrams of this size."""

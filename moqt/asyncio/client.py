@@ -149,14 +149,16 @@ class _Dialer:
     async def dial(self) -> MoqtSession:
         deadline = time.monotonic() + self._transport_config.handshake_timeout_s
         candidates = await self._resolve()
-        failure: errors.MoqtError | None = None
+        failure: errors.MoqtError = errors.ConnectFailed(self._address, "the name has no address")
         for position, (family, address) in enumerate(candidates):
             share_s = (deadline - time.monotonic()) / (len(candidates) - position)
             try:
                 return await self._dial_one(family, address, max(share_s, 0.001))
-            except (_Unreachable, errors.TimedOut) as error:
-                failure = error  # the next address may do
-        raise failure or errors.ConnectFailed(self._address, "the name has no address")
+            except _Unreachable as error:  # the next address may do
+                failure = errors.ConnectFailed(error.address, error.reason)
+            except errors.TimedOut as error:
+                failure = error
+        raise failure
 
     async def _resolve(self) -> list[tuple[int, Address]]:
         loop = asyncio.get_running_loop()

@@ -26,6 +26,7 @@ What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from aioquic import tls
@@ -58,6 +59,11 @@ DATAGRAM_FRAME_OCTETS = 65535
 
 BLACK_HOLE_TIMEOUTS = 3
 """Probe timeouts in a row after which large datagrams are taken for the cause."""
+
+
+# What aioquic warns of is in the errors that we raise; without this line, a program that has not
+# set up logging would find it on stderr as well.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
 def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfiguration:

@@ -191,7 +191,7 @@ async def _drain(items: moqt.NamespaceSubscription) -> None:
 
 
 async def test_a_killed_peer_is_lost_by_the_idle_timeout(certificate: CertificatePair) -> None:
-    short = replace(QUICK, idle_timeout_s=0.3)
+    short = replace(QUICK, idle_timeout_s=0.5)
     async with serving(certificate, directory_with(track_with(1, 1))) as server:
         async with connected(server, certificate, transport_config=short) as session:
             async with session.subscribe(NAME) as subscription:

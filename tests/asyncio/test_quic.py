@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moqt.codes import SessionErrorCode, StreamResetCode
+from moqt.asyncio.endpoint import UdpEndpoint
 from tests.asyncio.quic_pair import QUICK, RecordingSession, dialing, listening, quic_pair
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ async def test_a_close_reaches_the_peer_with_code_and_reason(certificate: Certif
 
 
 async def test_a_silent_peer_is_lost_after_the_idle_timeout(certificate: CertificatePair) -> None:
-    short = replace(QUICK, idle_timeout_s=0.3, keep_alive_s=0)
+    short = replace(QUICK, idle_timeout_s=0.5, keep_alive_s=0)
     async with listening(certificate) as (listener, _):
         async with dialing(listener.address[1], short) as near:
             await near.until(lambda: near.started)
@@ -215,10 +216,10 @@ async def test_a_silent_peer_is_lost_after_the_idle_timeout(certificate: Certifi
 
 
 async def test_keep_alive_holds_an_idle_connection(certificate: CertificatePair) -> None:
-    short = replace(QUICK, idle_timeout_s=0.3)
+    short = replace(QUICK, idle_timeout_s=0.6)
     async with quic_pair(certificate, client=short) as (near, far):
         heard = near.driver._heard_at
-        await poll(lambda: near.driver._heard_at >= heard + 0.6)
+        await poll(lambda: near.driver._heard_at >= heard + 0.9)
         assert near.end is None
         assert far.end is None
 
@@ -290,3 +291,58 @@ async def test_a_bug_in_a_session_ends_it_and_is_reported(
         assert far.is_finished
         assert far.is_closed
         assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+async def test_an_unknown_version_is_negotiated(certificate: CertificatePair) -> None:
+    """RFC 9000 6.1: a full-size datagram is answered, a smaller one is not."""
+    async with listening(certificate) as (listener, accepting):
+        there = Datagrams()
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: there, remote_addr=("127.0.0.1", listener.address[1])
+        )
+        packet = b"\xc0\x0a\x0a\x0a\x0a\x08" + b"d" * 8 + b"\x08" + b"s" * 8 + b"\x00\x44\x00"
+        transport.sendto(packet.ljust(300, b"\0"))
+        transport.sendto(packet.ljust(1200, b"\0"))
+        await poll(lambda: bool(there.received))
+        (answer,) = there.received
+        assert answer[1:5] == bytes(4)
+        assert answer[5:23] == b"\x08" + b"s" * 8 + b"\x08" + b"d" * 8
+        assert not accepting.sessions
+        transport.close()
+        await asyncio.sleep(0)
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self.received.append(data)
+
+
+async def test_an_error_of_quic_itself_is_named(certificate: CertificatePair) -> None:
+    async with quic_pair(certificate) as (near, far):
+        near.driver.connection.close(error_code=0x3, frame_type=0x8, reason_phrase="too much")
+        near.driver.wake()
+        await far.until(lambda: far.end is not None)
+        assert far.end is not None
+        assert far.end.code is SessionErrorCode.INTERNAL_ERROR
+        assert far.end.reason == "QUIC error FLOW_CONTROL_ERROR: too much"
+        assert far.end.by_peer
+
+
+async def test_a_lost_farewell_is_repeated_to_who_still_talks(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 9000 10.2.1."""
+    patient = replace(QUICK, close_linger_s=5.0)
+    async with quic_pair(certificate, client=patient) as (near, far):
+        with monkeypatch.context() as context:
+            context.setattr(UdpEndpoint, "send", lambda self, datagrams: None)
+            near.transport.close(SessionErrorCode.NO_ERROR, "bye")
+            near.driver.pump_now()
+        assert far.end is None
+        far.send(open_uni(far), b"still here")
+        await far.until(lambda: far.end is not None)
+        assert far.end is not None
+        assert far.end.reason == "bye"

@@ -316,3 +316,21 @@ async def test_a_stream_reset_with_a_foreign_code_is_reported_as_such(
         connection = session._driver.connection
         await poll(lambda: connection.credited_octets == connection.received_octets)
         assert not session.is_closed
+
+
+async def test_a_refused_update_changes_nothing(certificate: CertificatePair) -> None:
+    track = moqt.TrackSource(NAME)
+    config = moqt.SessionConfig(max_filter_ranges=1)
+    async with (
+        serving(certificate, directory_with(track), config=config) as server,
+        connected(server, certificate) as session,
+        session.subscribe(NAME) as subscription,
+    ):
+        two = moqt.RangeFilter(
+            moqt.RangeFilterKind.OBJECT_ID, (moqt.IdRange(0, 1), moqt.IdRange(5, 6))
+        )
+        with pytest.raises((errors.RequestRejected, errors.LocalProtocolError)):
+            await subscription.update(range_filters=[two])
+        write_group(track, 0, objects=3)
+        track.end()
+        assert await read_objects(subscription) == expected(range(1), 3)
