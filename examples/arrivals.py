@@ -1,34 +1,32 @@
-"""A retrieval read in a thread of its own, so that a model can wait for just the layer it needs."""
+"""A retrieval read in a thread of its own, which notes when each layer was handed over."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
 
-
-class HasIndex(Protocol):
-    @property
-    def index(self) -> int: ...
+    from kvcs.blocking import Retrieval
 
 
 class Arrivals:
-    """Iterates `layers` in a thread; `wait(l)` returns when layer l came by.
+    """Takes the layers of `retrieval`; `wait(l)` returns when layer l is there.
 
-    Leaving the context joins the thread: close the retrieval first if it may still be running.
+    A model could ask `retrieval.next_layer` itself; the thread is here for the times, which must
+    not depend on when the model asks. Leaving the context closes the retrieval.
     """
 
-    def __init__(self, layers: Iterable[HasIndex], *, timeout_s: float) -> None:
-        self.usable_at: dict[int, float] = {}  # layer -> time.time(), which processes share
+    def __init__(self, retrieval: Retrieval, *, timeout_s: float) -> None:
+        self.usable_at: dict[int, float] = {}  # layer -> time.monotonic()
+        self._retrieval = retrieval
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._is_over = False
-        self._thread = threading.Thread(target=self._read, args=(layers,), name="arrivals")
+        self._thread = threading.Thread(target=self._read, name="arrivals")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -40,6 +38,7 @@ class Arrivals:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._retrieval.close()
         self._thread.join()
 
     def wait(self, layer: int) -> None:
@@ -56,12 +55,12 @@ class Arrivals:
                 raise LookupError(f"the retrieval ended without layer {layer}")
             raise TimeoutError(f"layer {layer} did not arrive within {self._timeout_s} s")
 
-    def _read(self, layers: Iterable[HasIndex]) -> None:
+    def _read(self) -> None:
         error = None
         try:
-            for layer in layers:
+            for layer in self._retrieval:
                 with self._changed:
-                    self.usable_at[layer.index] = time.time()
+                    self.usable_at[layer.index] = time.monotonic()
                     self._changed.notify_all()
         except Exception as raised:  # for the thread that waits, which raises it
             error = raised

@@ -6,6 +6,7 @@ through the pipe: K and V travel over MOQT alone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from dataclasses import dataclass, field
@@ -97,9 +98,12 @@ def run_role(role: str, settings: Settings, parent: Connection) -> None:
             continue_locally(settings, model, parent)
         else:
             consume(settings, model, identity, parent)
+    except (EOFError, BrokenPipeError):
+        raise SystemExit(1) from None  # the parent ended the demo
     except Exception as error:  # the parent prints it and ends the demo
-        parent.send(Failed(f"{type(error).__name__}: {error}"))
-        raise SystemExit(1) from error
+        with contextlib.suppress(BrokenPipeError):
+            parent.send(Failed(f"{type(error).__name__}: {error}"))
+        raise SystemExit(1) from None
 
 
 def load(settings: Settings) -> tuple[Model, Descriptor]:
@@ -139,7 +143,8 @@ def produce(settings: Settings, model: Model, descriptor: Descriptor, parent: Co
         private_key=settings.private_key,
     ) as producer:
         publication = producer.publish(descriptor, prefix)
-        parent.send(Serving(producer.port, time.time()))
+        assert producer.port is not None  # it is for a producer that serves
+        parent.send(Serving(producer.port, time.monotonic()))
         for number, start in enumerate(range(0, len(prefix), settings.chunk_tokens)):
             chunk = prefix[start : start + settings.chunk_tokens]
             segment = publication.segment(
@@ -150,7 +155,7 @@ def produce(settings: Settings, model: Model, descriptor: Descriptor, parent: Co
             def publish(
                 layer: int, k: Bfloats, v: Bfloats, *, number: int = number, segment: Any = segment
             ) -> None:
-                computed = Computed(number, layer, time.time())
+                computed = Computed(number, layer, time.monotonic())
                 if layer == settings.corrupt_layer:
                     k = k[::-1]  # every number is right, only the tokens are in the wrong order
                 segment.put_layer(layer, k, v)
@@ -173,13 +178,15 @@ def consume(settings: Settings, model: Model, descriptor: Descriptor, parent: Co
         (k[: len(prefix)], v[: len(prefix)]) for k, v in zip(cache.keys, cache.values, strict=True)
     ]
     serving = parent.recv()
-    joined_at = time.time()
+    joined_at = time.monotonic()
     with Consumer.connect(
         f"moqt://localhost:{serving.port}/",
         scope=Scope(settings.scope_key),
         ca=settings.certificate,
     ) as consumer:
         retrieval = consumer.retrieve(descriptor, prefix, into=into)
+        if retrieval.tokens != len(prefix):
+            raise LookupError(f"{retrieval.tokens} tokens are published, not {len(prefix)}")
         with Arrivals(retrieval, timeout_s=TIMEOUT_S) as arrivals:
             logits = model.forward(
                 settings.prompt[len(prefix) :], cache, wait_for_layer=arrivals.wait
@@ -192,7 +199,7 @@ def continue_locally(settings: Settings, model: Model, parent: Connection) -> No
     cache = KvCache(model.shape, len(settings.prompt) + settings.new_tokens)
     prefix = settings.prompt[: settings.prefix_tokens]
     parent.recv()
-    started_at = time.time()
+    started_at = time.monotonic()
     model.prefill(prefix, cache, chunk_tokens=settings.chunk_tokens)
     logits = model.forward(settings.prompt[len(prefix) :], cache)
     report(settings, model, cache, logits, started_at, parent)
@@ -207,7 +214,7 @@ def report(
     parent: Connection,
     arrivals: Arrivals | None = None,
 ) -> None:
-    first_token_at = time.time()
+    first_token_at = time.monotonic()
     digest = hashlib.sha256()
     for k, v in zip(cache.keys, cache.values, strict=True):
         for array in (k, v):

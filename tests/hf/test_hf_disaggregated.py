@@ -12,6 +12,5 @@ def test_tokens_from_a_received_cache_are_those_of_a_local_run(name: str) -> Non
     result = run(name)
     assert result.streamed == result.local
     assert result.zeroed != result.local
-    assert result.late_layers >= 1  # nothing was computed when the consumer's model came to layer 0
     assert len(result.local) == NEW_TOKENS
     assert len(set(result.local)) > NEW_TOKENS // 3
