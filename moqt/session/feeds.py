@@ -89,7 +89,8 @@ class SubgroupFeed:
         """The Subgroup is complete, as far as this subscription wants it."""
         self._owner.delivery.streams.pop(self._stream_id, None)
         if item.last is not None and self._subgroup is not None:
-            if self._owner.is_unfiltered:
+            # Whose copy it is on a shared alias is unknown, and with filters all need not be there.
+            if all(one.is_unfiltered for one in (self._owner, *self._alias.subscriptions)):
                 self._subgroup.finish(item.last)
             if item.ends_group:
                 self._track.end_group(item.last.group_id, item.last.object_id + 1)
