@@ -273,6 +273,7 @@ class Session:
     def _tear_down(self, ending: Ending, now: float) -> None:
         self._is_torn_down = True
         self._publisher.close(now)
+        self._context.stats.open_streams_sent = 0
         self._namespaces.close()
         self._inbound.close()
         for handle in list(self._context.handles.values()):
