@@ -34,11 +34,15 @@ class ReadBudget:
         return self.unconsumed >= self._limit
 
     def begin(self, octets: int) -> bool:
-        """An Object of `octets` begins; False when it would pass `max_object_octets` with others.
+        """An Object of `octets` begins; False when it would pass a limit.
 
-        Only Objects in the making count there.
+        `max_object_octets` counts the Objects in the making, `max_unread_octets` the whole ones
+        that wait: a reset gives the peer its window back while they still lie here.
         """
-        if self.unfinished + octets > self._context.config.max_object_octets:
+        config = self._context.config
+        if self.unfinished + octets > config.max_object_octets:
+            return False
+        if self.unconsumed > config.max_unread_octets:
             return False
         self.unfinished += octets
         return True

@@ -40,6 +40,11 @@ class SessionConfig:
     max_buffered_octets: int = 8 * MEBI
     """Payload octets of one request that may lie unread before its credit stops."""
 
+    max_unread_octets: int = 64 * MEBI
+    """Payload octets of one request that may lie unread in whole Objects. Flow control keeps an
+    honest peer below it: `max_buffered_octets` and the connection's receive window together. One
+    that resets streams to get its window back loses the request with EXCESSIVE_LOAD."""
+
     max_stray_octets: int = 2 * MEBI
     """Octets held for streams whose Track Alias or Request ID is not known yet."""
 

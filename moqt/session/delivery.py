@@ -37,14 +37,23 @@ class Delivery:
     def place(self, header: ObjectHeader, *, from_fill: bool) -> Placement | None:
         """Return the place for an Object that begins; None: memory of the session.
 
-        Raises: ObjectTooLarge when the Objects in the making pass `max_object_octets` together.
+        Raises: ObjectTooLarge when the Objects in the making pass `max_object_octets` together,
+        or those that lie unread pass `max_unread_octets`.
         """
         if self._sink is not None:
             placement = self._sink.place(header, from_fill=from_fill)
             if placement is not None:
                 return placement
         if not self.budget.begin(header.payload_length):
-            limit = self._context.config.max_object_octets
+            config = self._context.config
+            if self.budget.unconsumed > config.max_unread_octets:
+                raise ObjectTooLarge(
+                    "what lies unread of the request",
+                    self.budget.unconsumed,
+                    config.max_unread_octets,
+                    header,
+                )
+            limit = config.max_object_octets
             raise ObjectTooLarge(
                 f"Object {header.location} together with other unfinished Objects",
                 self.budget.unfinished + header.payload_length,

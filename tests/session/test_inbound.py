@@ -212,6 +212,20 @@ def test_reset_with_withheld_credit() -> None:
     assert peer.session.stats.octets_withheld == 0
 
 
+def test_resets_do_not_buy_a_peer_more_memory() -> None:
+    """A reset settles the connection's credit while its Objects still lie unread."""
+    peer = ScriptedPeer(config=SessionConfig(max_buffered_octets=10, max_unread_octets=200))
+    request_id = established(peer)
+    for group in range(20):
+        stream = peer.open_uni()
+        peer.send_octets(stream, subgroup(group, range(2)))
+        peer.reset(stream)
+    event = one(peer.take(TrackMalformed))
+    assert event.request_id == request_id
+    assert "unread" in event.reason
+    assert peer.session.stats.octets_received <= 200 + 2 * 40
+
+
 def test_unfinished_objects_are_bounded_together() -> None:
     peer = ScriptedPeer(config=SessionConfig(max_object_octets=1000))
     request_id = established(peer)
