@@ -252,8 +252,8 @@ class Link:
     ) -> None:
         if signal.is_reset:
             half = sender._half(signal.stream_id)
+            sender._settle(half)
             if not half.is_stopped:
-                sender._settle(half)
                 session.receive_reset(signal.stream_id, signal.code, now)
             return
         half = sender.other._half(signal.stream_id)
