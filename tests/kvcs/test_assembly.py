@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from kvcs.assembly import Outcome
 from kvcs.errors import MissingObject, PublicationUnusable, RejectReason, TensorMismatch
 from kvcs.kvsp.shapes import DTYPES, AnyArray, Component, Layout
 from kvcs.payload import HEADER_OCTETS
-from kvcs.wanted import Lease
 from moqt.codes import ObjectStatus
 from moqt.types import ObjectHeader
 from tests.kvcs.support import Bench, TestObject, bench, describe, octets_of, tensors
+
+if TYPE_CHECKING:
+    from kvcs.wanted import Lease
 
 
 def missing_of(one: TestObject, table: Bench) -> MissingObject:
