@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 import warnings
@@ -10,9 +11,14 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from kvcs.cli.exits import ExitCode, explain
+from kvcs.cli.fetch import fetch
 from kvcs.cli.id import identify
+from kvcs.cli.inspect import inspect
 from kvcs.cli.keygen import keygen
 from kvcs.cli.output import print_failure, print_warning
+from kvcs.cli.publish import publish
+from kvcs.cli.watch import watch
+from moqt.asyncio.client import InsecureConnectionWarning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +31,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("publish")(publish)
+app.command("fetch")(fetch)
+app.command("watch")(watch)
+app.command("inspect")(inspect)
 app.command("id")(identify)
 app.add_typer(keygen, name="keygen")
 
@@ -44,6 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are printed, not raised."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        warnings.simplefilter("always", InsecureConnectionWarning)
+        # What libraries log is for --debug: without a handler Python prints it.
+        logging.basicConfig(level=logging.DEBUG if "--debug" in arguments else logging.CRITICAL + 1)
         try:
             code = app(list(arguments), prog_name="kvcs", standalone_mode=False)
             return code if isinstance(code, int) else ExitCode.OK

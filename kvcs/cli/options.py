@@ -9,19 +9,26 @@ from typing import Annotated
 
 import typer
 
+from kvcs.names import NamespaceForm
+
 __all__ = [
     "Authority",
+    "Blocks",
     "Debug",
     "DescriptorFile",
     "Force",
+    "Form",
     "Insecure",
     "Json",
     "KNames",
+    "Layers",
+    "RecoverFor",
     "ScopeKeyFile",
     "TokensFile",
     "Trust",
     "Url",
     "VNames",
+    "Wait",
 ]
 
 Url = Annotated[
@@ -80,6 +87,30 @@ KNames = Annotated[
 ]
 VNames = Annotated[
     str, typer.Option("--v-names", metavar="TEMPLATE", help="Names of the V tensors.")
+]
+Layers = Annotated[
+    str | None,
+    typer.Option("--layers", metavar="A-B", help="Layers to take, both inclusive; else all."),
+]
+Blocks = Annotated[
+    int | None,
+    typer.Option("--blocks", metavar="N", min=1, help="Blocks to take from the start; else all."),
+]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="How long a publication is waited for."),
+]
+RecoverFor = Annotated[
+    float,
+    typer.Option(
+        "--recover-for", metavar="SECONDS", min=0, help="How long missing Objects are sought."
+    ),
+]
+Form = Annotated[
+    NamespaceForm,
+    typer.Option(
+        "--namespace-form", help="hex for relays that take text alone; both ends must agree."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
 Json = Annotated[

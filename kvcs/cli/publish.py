@@ -22,6 +22,7 @@ from kvcs.keys import ProducerKey
 from kvcs.kvsp.codecs import CODECS
 from kvcs.kvsp.identity import Prefix
 from kvcs.kvsp.shapes import Layout  # noqa: TC001  as above
+from kvcs.names import NamespaceForm
 from kvcs.publisher import Producer
 from moqt.tls import load_identity
 
@@ -149,6 +150,7 @@ def publish(
             help="End so long after the last layer; else on Ctrl-C.",
         ),
     ] = None,
+    namespace_form: options.Form = NamespaceForm.BINARY,
     force: options.Force = False,
     as_json: options.Json = False,
     debug: options.Debug = False,
@@ -164,7 +166,15 @@ def publish(
         raise CommandError(ExitCode.USAGE, f"--codec: there is no codec {codec!r}")
     signing_key = None if sign is None else ProducerKey.load(sign)
     producer = _producer(
-        scope, signing_key, listen, certificate, private_key, relay, ca, insecure=insecure
+        listen,
+        certificate,
+        private_key,
+        relay,
+        ca,
+        insecure=insecure,
+        scope=scope,
+        signing_key=signing_key,
+        config=ProducerConfig(retain_s=FOREVER_S, namespace_form=namespace_form),
     )
     layers = CacheLayers(CacheFile.open(file), NameTemplate(k_names), NameTemplate(v_names))
     said = Said(model=model, revision=revision, block_tokens=block_tokens, layout=layout)
@@ -195,8 +205,6 @@ def publish(
 
 
 def _producer(
-    scope: Scope,
-    signing_key: ProducerKey | None,
     listen: str | None,
     certificate: Path | None,
     private_key: Path | None,
@@ -204,6 +212,9 @@ def _producer(
     ca: Path | None,
     *,
     insecure: bool,
+    scope: Scope,
+    signing_key: ProducerKey | None,
+    config: ProducerConfig,
 ) -> AbstractAsyncContextManager[Producer]:
     """Return the producer that the options ask for, not begun yet."""
     if (listen is None) == (relay is None):
@@ -212,7 +223,6 @@ def _producer(
             "expected either --listen or --relay",
             hint="--listen 127.0.0.1:4443 serves consumers directly",
         )
-    config = ProducerConfig(retain_s=FOREVER_S)
     if relay is not None:
         return Producer.connect(
             str(connect.need_url(relay)),

@@ -1,0 +1,94 @@
+"""What is published at an address: namespaces and their manifests, for `kvcs inspect`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvcs.errors import InvalidName, KvcsError
+from kvcs.manifest_feed import ManifestFeed
+from kvcs.names import PROFILE, PublicationName, scope_prefix
+from moqt.errors import MoqtError
+from moqt.session.events import NamespaceFound
+from moqt.types import TrackNamespace
+
+if TYPE_CHECKING:
+    from kvcs.config import ConsumerConfig
+    from kvcs.kvsp.identity import Scope
+    from kvcs.manifest import Manifest
+    from kvcs.trust import Trust
+    from moqt.asyncio.session import MoqtSession
+
+__all__ = ["Surveyed", "survey"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """One publication. `problem`: why there is no name or no manifest."""
+
+    namespace: TrackNamespace
+    name: PublicationName | None = None
+    manifest: Manifest | None = None
+    is_signed: bool = False
+    problem: KvcsError | MoqtError | None = None
+
+
+async def survey(
+    session: MoqtSession,
+    *,
+    scope: Scope | None,
+    trust: Trust,
+    config: ConsumerConfig,
+    listen_s: float,
+) -> list[Surveyed]:
+    """Return what is published, of one scope or of all, each with its current manifest.
+
+    It listens for `listen_s` (MOQT marks no end of the list), and looks at `max_publications`.
+    Raises: MoqtError when the namespaces cannot be asked for or the session is lost.
+    """
+    form = config.namespace_form
+    prefix = TrackNamespace((PROFILE,)) if scope is None else scope_prefix(scope.scope_id, form)
+    namespaces = await _list(session, prefix, config, listen_s)
+    return [await _look(session, namespace, trust, config) for namespace in namespaces]
+
+
+async def _list(
+    session: MoqtSession, prefix: TrackNamespace, config: ConsumerConfig, listen_s: float
+) -> list[TrackNamespace]:
+    found: dict[TrackNamespace, None] = {}
+    async with session.subscribe_namespace(prefix) as subscription:
+        try:
+            async with asyncio.timeout(listen_s):
+                async for item in subscription:
+                    if not isinstance(item, NamespaceFound):
+                        found.pop(item.namespace, None)
+                    elif len(found) < config.max_publications:
+                        found[item.namespace] = None
+        except TimeoutError:
+            pass
+    return list(found)
+
+
+async def _look(
+    session: MoqtSession, namespace: TrackNamespace, trust: Trust, config: ConsumerConfig
+) -> Surveyed:
+    try:
+        name = PublicationName.parse(namespace, config.namespace_form)
+    except InvalidName as error:
+        return Surveyed(namespace=namespace, problem=error)
+    is_signed = False
+    try:
+        async with ManifestFeed(
+            session,
+            namespace,
+            compatibility_id=name.compatibility_id,
+            trust=trust,
+            config=config,
+        ) as feed:
+            is_signed = feed.is_signed
+            manifest = await feed.first()
+    except (KvcsError, MoqtError) as error:
+        session.raise_if_closed()
+        return Surveyed(namespace=namespace, name=name, is_signed=is_signed, problem=error)
+    return Surveyed(namespace=namespace, name=name, manifest=manifest, is_signed=is_signed)
