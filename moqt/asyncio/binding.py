@@ -27,6 +27,8 @@ from moqt.codes import SessionErrorCode
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aioquic.quic.events import ConnectionTerminated, QuicEvent
 
     from moqt.asyncio.connection import HeldConnection
@@ -48,6 +50,9 @@ _IDLE_TIMEOUT = "Idle timeout"
 
 class DrivenSession(Protocol):
     """What the driver needs of `moqt.session.core.Session`."""
+
+    wake: Callable[[], None]
+    """What it calls when it wants a `flush` outside of its inputs."""
 
     @property
     def is_closed(self) -> bool:
@@ -159,6 +164,7 @@ class Driver:
 
     def attach(self, session: DrivenSession, owner: DriverOwner) -> None:
         """Name the session to drive; before the first datagram."""
+        session.wake = self.wake
         self._session = session
         self._owner = owner
 

@@ -34,6 +34,7 @@ class RecordingSession:
         self.transport: Transport = driver.transport
         self.credits_at_once = credits_at_once
         self.is_closed = False
+        self.wake: Callable[[], None] = driver.wake
         self.next_deadline: float | None = None
         self.started = False
         self.received: dict[int, bytearray] = {}

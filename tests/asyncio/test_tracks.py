@@ -57,6 +57,23 @@ async def test_a_live_track_arrives_whole_and_ends(certificate: CertificatePair)
             await anext(subscription)
 
 
+async def test_objects_are_sent_when_they_are_written_and_nothing_else_happens(
+    certificate: CertificatePair,
+) -> None:
+    track = moqt.TrackSource(NAME)
+    quiet = moqt.TransportConfig(idle_timeout_s=300, keep_alive_s=200, close_linger_s=0.01)
+    async with (
+        serving(certificate, directory_with(track), transport_config=quiet) as server,
+        connected(server, certificate, transport_config=quiet) as session,
+        session.subscribe(NAME) as subscription,
+    ):
+        await asyncio.sleep(0.2)  # until everything is acknowledged
+        write_group(track, 0, objects=1)
+        async with asyncio.timeout(20):
+            item = await anext(subscription)
+        assert isinstance(item, ObjectReceived)
+
+
 @both_loops
 async def test_a_late_joiner_gets_every_object_once(certificate: CertificatePair) -> None:
     """Next Object and a fill from {0,0}: the exactly-once pattern."""
