@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codes import StreamResetCode
+    from moqt.session.budget import ReadBudget
     from moqt.session.config import Role, SessionConfig
     from moqt.session.events import Event
     from moqt.session.transport import Transport
@@ -60,6 +61,8 @@ class SessionContext:
         """Asks the binding for one `Session.flush` soon. The binding sets it."""
         self.handles: dict[int, Handle] = {}
         """By Request ID: what commands of the application may name."""
+        self.budgets: dict[int, ReadBudget] = {}
+        """By Request ID: of the requests whose Objects may be consumed."""
         self._events: deque[Event] = deque()
 
     @property

@@ -18,9 +18,9 @@ from moqt.session.control import Control
 from moqt.session.datagrams import Datagrams
 from moqt.session.early import EarlyStreams
 from moqt.session.events import SessionEnded
-from moqt.session.fetch_request import FetchRequest
 from moqt.session.inbound import Inbound
-from moqt.session.namespaces import NamespaceOffer, Namespaces, refuse
+from moqt.session.namespaces import Namespaces, refuse
+from moqt.session.offers import Offers
 from moqt.session.publisher import Publisher
 from moqt.session.requests import Requests
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
@@ -29,8 +29,6 @@ from moqt.wire.messages import (
     Fetch,
     Publish,
     PublishNamespace,
-    Redirect,
-    RequestError,
     Subscribe,
     SubscribeNamespace,
     TrackStatus,
@@ -100,6 +98,7 @@ class Session:
         )
         self._inbound = Inbound(context, self._control, self._subscriber)
         self._subscriber.inbound = self._inbound
+        self._offers = Offers(context, self._subscriber)
         self._datagrams = Datagrams(context, self._subscriber.aliases)
         self._early = EarlyStreams(context)
         self._peer_bit = _SERVER_INITIATED if is_client else 0
@@ -180,7 +179,7 @@ class Session:
                 if self._early and self._context.peer_options is not None:
                     self._early.release(self._receive_request, now)
             elif self._context.peer_options is None:
-                self._hold_early(stream_id, offset, data, fin)
+                self._hold_early(stream_id, offset, data, fin, now)
             else:
                 self._receive_request(stream_id, offset, data, fin, now)
         except RemoteProtocolError as error:
@@ -200,10 +199,12 @@ class Session:
             return self._requests.admit(stream_id)
         return stream
 
-    def _hold_early(self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool) -> None:
+    def _hold_early(
+        self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
+    ) -> None:
         stream = self._request_stream(stream_id)
         if stream is not None and not self._early.hold(stream_id, offset, data, fin):
-            stream.receive_cancel(StreamResetCode.EXCESSIVE_LOAD, 0.0)
+            stream.receive_cancel(StreamResetCode.EXCESSIVE_LOAD, now)
 
     def receive_reset(self, stream_id: int, raw_code: int, now: float) -> None:
         """Take a RESET_STREAM of the peer's, with whatever code (62 bits)."""
@@ -425,29 +426,13 @@ class Session:
         A PUBLISH becomes a subscription with the Request ID of the offer. What differs from the
         offer follows in a REQUEST_UPDATE, since PUBLISH_OK cannot say it (MOQT-22 9.8).
         """
-        offer = self._unanswered(request_id)
-        if isinstance(offer, NamespaceOffer):
-            offer.accept()
-        else:
-            offered = offer.message.parameters
-            if forward == (offered.forward is not False):
-                forward = None
-            if priority == (offered.subscriber_priority or DEFAULT_PRIORITY):
-                priority = None
-            try:
-                offer.accept(sink, now)
-            except RemoteProtocolError as error:
-                self._context.fatal(error.code, error.reason)
-            changes = (forward, priority, location_filter, fill)
-            if any(change is not None for change in changes) and offer.is_open:
-                self.update(
-                    request_id,
-                    forward=forward,
-                    priority=priority,
-                    location_filter=location_filter,
-                    fill=fill,
-                    now=now,
-                )
+        wanted = Parameters(
+            forward=forward,
+            subscriber_priority=priority,
+            location_filter=location_filter,
+            fill=fill,
+        )
+        self._offers.accept(request_id, wanted, sink=sink, now=now)
         self._settle(now)
 
     def reject(
@@ -466,26 +451,15 @@ class Session:
         `redirect_name` is given for REDIRECT and for no other code; its name is empty for a
         namespace, and a client gives no `redirect_uri` (MOQT-22 9.4).
         """
-        offer = self._unanswered(request_id)
-        if (redirect_name is not None) != (code is RequestErrorCode.REDIRECT):
-            raise LocalProtocolError(f"redirect_name does not fit code {code.name}")
-        if redirect_uri and self._context.role is Role.CLIENT:
-            raise LocalProtocolError("a client sends no Connect URI (MOQT-22 9.4)")
-        if redirect_name is not None and redirect_name.name and isinstance(offer, NamespaceOffer):
-            raise LocalProtocolError("a redirect of a namespace has no Track Name (MOQT-22 9.4)")
-        redirect = Redirect(redirect_uri, redirect_name) if redirect_name is not None else None
-        offer.reject(
-            RequestError(
-                code=code, reason=reason, retry_interval_ms=retry_interval_ms, redirect=redirect
-            )
+        self._offers.reject(
+            request_id,
+            code,
+            reason,
+            retry_interval_ms=retry_interval_ms,
+            redirect_uri=redirect_uri,
+            redirect_name=redirect_name,
         )
         self._settle(now)
-
-    def _unanswered(self, request_id: int) -> NamespaceOffer | PublicationOffer:
-        offer = self._context.handles.get(request_id)
-        if not isinstance(offer, NamespaceOffer | PublicationOffer) or offer.is_answered:
-            raise LocalProtocolError(f"request {request_id} is no offer that waits for an answer")
-        return offer
 
     def cancel(
         self,
@@ -521,16 +495,9 @@ class Session:
         Each Object is consumed once. For one in a sink's place, or of a request that is over, it
         does nothing.
         """
-        payload = obj.payload
-        if payload is None:
-            return
-        handle = self._context.handles.get(request_id)
-        if isinstance(handle, FetchRequest):
-            handle.delivery.budget.consumed(len(payload))
-        elif isinstance(handle, SubscribeRequest | PublicationOffer):
-            subscription = handle.subscription
-            if subscription is not None:
-                subscription.delivery.budget.consumed(len(payload))
+        budget = self._context.budgets.get(request_id)
+        if budget is not None and obj.payload is not None:
+            budget.consumed(len(obj.payload))
 
     def goaway(self, uri: str = "", timeout_ms: int | None = None, *, now: float) -> None:
         """Ask the peer to move; no new requests of ours after that (MOQT-22 9.2).

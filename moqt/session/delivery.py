@@ -30,7 +30,7 @@ class Delivery:
         self._context = context
         self._sink = sink
         self.request_id = request_id
-        self.budget = ReadBudget(context)
+        self.budget = context.budgets[request_id] = ReadBudget(context)
         self.streams: dict[int, DataStream] = {}
         """The data streams that have not ended, by stream ID."""
 
@@ -102,4 +102,5 @@ class Delivery:
 
     def close(self) -> None:
         """The request is over, its streams too."""
+        self._context.budgets.pop(self.request_id, None)
         self.budget.close()

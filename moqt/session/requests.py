@@ -78,6 +78,7 @@ class Requests:
         self._is_server = context.role is Role.SERVER
         self._next_id = 1 if self._is_server else 0
         self._peer_ids = SeenNumbers()
+        self._seen_streams = SeenNumbers()
         self._ours = 0
         self._blocked: dict[int, RequestStream] = {}
         self._cut_short: list[tuple[RequestStream, RequestHandler, StreamResetCode]] = []
@@ -160,8 +161,10 @@ class Requests:
 
     # The peer's requests
 
-    def admit(self, stream_id: int) -> RequestStream:
-        """Return the record of a bidirectional stream that the peer has just opened."""
+    def admit(self, stream_id: int) -> RequestStream | None:
+        """Return the record of a bidirectional stream of the peer's; None when it is over."""
+        if not self._seen_streams.add(stream_id >> 2):
+            return None
         stream = RequestStream(self, stream_id, is_ours=False)
         self.streams[stream_id] = stream
         self.context.stats.open_requests += 1

@@ -14,7 +14,7 @@ from moqt.session.namespaces import refuse
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest, refusal
 from moqt.session.subscription import Subscription
 from moqt.session.track_state import TrackState
-from moqt.wire.filters import FilterRejected
+from moqt.wire.filters import FilterRejected, RangeFilters
 from moqt.wire.messages import Fetch, Subscribe, TrackStatus
 from moqt.wire.params import Parameters
 from moqt.wire.rules import RequestKind
@@ -184,13 +184,20 @@ class Subscriber:
         if name.namespace.is_reserved:
             raise LocalProtocolError(f"{name} is reserved: it begins with '.' (MOQT-22 2.4.3)")
         options = self._context.peer_options
+        max_ranges = options.max_filter_ranges if options else 0
+        fill = parameters.fill
         try:
-            parameters.check_filters(options.max_filter_ranges if options else 0)
+            parameters.check_filters(max_ranges)
+            if subscription is not None:
+                kept = subscription.range_filters.updated(
+                    parameters.range_filters, parameters.removed_range_filters
+                )
+                also = RangeFilters(fill.range_filters if fill else ()).range_count
+                kept.check(max_ranges, also=also)
             if parameters.location_filter is not None:
                 parameters.location_filter.resolve_subscription(None)
         except FilterRejected as error:
             raise LocalProtocolError(str(error)) from error
-        fill = parameters.fill
         order = subscription.group_order if subscription else parameters.group_order
         if fill is not None and fill.group_order is None and order is None:
             # The deltas on the fill's stream follow its order, and the track's own is not known

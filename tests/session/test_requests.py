@@ -22,6 +22,7 @@ from moqt.session.events import (
 )
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
+from moqt.wire.filters import IdRange, RangeFilter, RangeFilterKind
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
     Fetch,
@@ -602,3 +603,34 @@ def test_accepted_namespace_that_the_peer_gives_up() -> None:
     peer.send(0, RequestOk())
     peer.cancel(0, StreamResetCode.GOING_AWAY)
     assert one(peer.take(RequestEnded)) == RequestEnded(request_id, StreamResetCode.GOING_AWAY)
+
+
+def test_what_comes_late_on_a_stream_that_is_over() -> None:
+    """A stream of the peer's that we cancelled is not taken for a new one."""
+    peer = server()
+    stream = peer.open_bidi()
+    octets = encode_message(PublishNamespace(0, NAMESPACE))
+    peer.send_octets(stream, octets)
+    peer.session.cancel(0, 0.0)
+    peer.send_octets(stream, octets, fin=True)
+    peer.reset(stream)
+    peer.stop(stream)
+    assert not peer.session.is_closed
+    assert peer.session.stats.open_requests == 0
+    assert len(peer.take(NamespaceOffered)) == 1
+
+
+def test_filters_that_an_update_keeps_count_too() -> None:
+    """9.3 of the reference, 9.1.6#1."""
+    peer = ScriptedPeer(options=SetupOptions(max_filter_ranges=2))
+    one_range = RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, 3),))
+    two_ranges = RangeFilter(RangeFilterKind.SUBGROUP, (IdRange(0, 1), IdRange(3, 4)))
+    request_id = peer.session.subscribe(NAME, range_filters=[one_range], now=0.0)
+    peer.send(0, SubscribeOk(1))
+    fill = FillParameters(range_filters=(two_ranges,))
+    with pytest.raises(LocalProtocolError, match="ranges"):
+        peer.session.update(request_id, fill=fill, now=0.0)
+    peer.session.update(request_id, range_filters=[two_ranges], now=0.0)
+    update = peer.messages(0)[-1]
+    assert isinstance(update, RequestUpdate)
+    assert update.parameters.removed_range_filters == {RangeFilterKind.OBJECT_ID}
