@@ -248,7 +248,7 @@ class History:
         self, group_id: int, first: int, last: int, *, leaves_rest: bool
     ) -> Iterator[StoredObject | Location]:
         """Yield what one Group holds; `leaves_rest`: the caller reports more Groups as evicted."""
-        while True:
+        while first <= last:
             gone = self.evicted_through
             if leaves_rest and gone is not None and gone.group_id > group_id:
                 return
