@@ -26,6 +26,7 @@ from moqt.session.events import (
 )
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
+from moqt.wire.datagrams import ObjectDatagram, encode_datagram
 from moqt.wire.fields import KeyValue
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import (
@@ -300,6 +301,35 @@ def test_one_of_two_on_a_shared_alias_is_cancelled() -> None:
     peer.session.cancel(whole, 0.0)
     assert {first, second} <= set(peer.transport.stops)
     assert peer.transport.owed == 0
+
+
+def test_streams_on_a_shared_alias_go_on_for_the_other() -> None:
+    """Whose copy a stream is nobody knows: the one that is left takes it over."""
+    peer = ScriptedPeer()
+    whole, part = shared(peer)
+    at_rest, inside = peer.open_uni(), peer.open_uni()
+    octets = subgroup(0, [0, 1])
+    peer.send_octets(at_rest, subgroup(1, [0]))
+    peer.send_octets(inside, octets[:-3])
+    peer.take(ObjectReceived)
+    peer.session.cancel(whole, 0.0)
+    assert at_rest not in peer.transport.stops
+    assert inside in peer.transport.stops  # it was in the middle of an Object of the other's
+    peer.send_octets(at_rest, subgroup(1, [0, 1])[-42:])
+    event = one(peer.take(ObjectReceived))
+    assert (event.request_id, event.object.location) == (part, Location(1, 1))
+    assert peer.transport.owed == 0
+
+
+def test_datagrams_on_a_shared_alias() -> None:
+    peer = ScriptedPeer()
+    whole, part = shared(peer)
+    for object_id in (1, 1, 1, 2, 2):
+        peer.datagram(
+            encode_datagram(ObjectDatagram(track_alias=ALIAS, group_id=0, object_id=object_id))
+        )
+    found = [(e.request_id, e.object.location.object_id) for e in peer.take(ObjectReceived)]
+    assert found == [(whole, 1), (part, 1), (whole, 2)]
 
 
 # GOAWAY
