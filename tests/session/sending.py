@@ -169,6 +169,7 @@ class Sending:
 
     def deliver(self, stream_id: int, message: Message, *, fin: bool = False) -> None:
         stream = self.requests.streams.get(stream_id) or self.requests.admit(stream_id)
+        assert stream is not None, f"stream {stream_id} is over"
         octets = encode_message(message)
         at = self._sent.get(stream_id, 0)
         self._sent[stream_id] = at + len(octets)
