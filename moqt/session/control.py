@@ -83,7 +83,10 @@ class Control:
             raise LocalProtocolError("a client sends GOAWAY without a URI (MOQT-22 9.2)")
         if self._stream_id is None:
             raise LocalProtocolError("no GOAWAY before SETUP is sent")
-        self._send(Goaway(uri, timeout_ms))
+        try:
+            self._send(Goaway(uri, timeout_ms))
+        except ValueError as error:
+            raise LocalProtocolError(f"GOAWAY: {error}") from error
         self._requests.goaway_sent = True
         if timeout_ms:
             self._context.timers.at(now + timeout_ms / 1000, partial(self._check_moved, timeout_ms))

@@ -241,6 +241,8 @@ class Session:
         stream = self._request_stream(stream_id)
         if stream is not None:
             stream.receive_cancel(raw_code, now)
+        else:
+            self._publisher.on_late_cancel(stream_id)
 
     def receive_datagram(self, data: memoryview | bytes, now: float) -> None:
         """Take a datagram."""

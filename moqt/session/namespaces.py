@@ -247,6 +247,11 @@ class NamespaceOffer:
         else:
             self._owed += 1
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """Answer so, and end the request (MOQT-22 9.5.1)."""
+        self.reject(error)
+        self._context.emit(NamespaceWithdrawn(stream.request_id, self._namespace))
+
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:
         """No more updates; the advertisement stays."""
 
@@ -313,6 +318,12 @@ class _Report:
             stream.send(RequestOk())
             self.begin(prefix)
             return
+        self.end()
+
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """Answer so, and end the request (MOQT-22 9.5.1)."""
+        stream.send(error)
+        stream.finish()
         self.end()
 
     def end_listening(self) -> None:

@@ -48,7 +48,8 @@ class Offers:
         offered = offer.message.parameters
         if wanted.forward == (offered.forward is not False):
             wanted = replace(wanted, forward=None)
-        if wanted.subscriber_priority == (offered.subscriber_priority or DEFAULT_PRIORITY):
+        priority = offered.subscriber_priority
+        if wanted.subscriber_priority == (DEFAULT_PRIORITY if priority is None else priority):
             wanted = replace(wanted, subscriber_priority=None)
         try:
             offer.accept(sink, now)

@@ -81,6 +81,10 @@ class OwnRequest:
         else:
             self.on_accepted(message, now)
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """Only a PUBLISH of ours is updated by the peer, see there."""
+        raise RemoteProtocolError(SessionErrorCode.PROTOCOL_VIOLATION, "unexpected REQUEST_UPDATE")
+
     def _answer_update(self, message: RequestOk | RequestError, now: float) -> None:
         update_id = self.stream.pending_updates.popleft()
         self.on_update_answered(update_id, message, now)

@@ -156,6 +156,13 @@ class Publisher:
         cursor.owner.stopped(cursor)
         return True
 
+    def on_late_cancel(self, stream_id: int) -> None:
+        """STOP_SENDING on a request stream that both sides ended by FIN: of a running FETCH."""
+        for served in self._served:
+            if isinstance(served, ServedFetch) and served.stream.stream_id == stream_id:
+                served.release(StreamResetCode.CANCELLED)
+                return
+
     # Commands
 
     def publish(self, track: TrackSource, *, forward: bool = True, now: float) -> int:
@@ -258,6 +265,8 @@ class Publication(OwnRequest):
     def __init__(self, context: SessionContext, subscription: ServedSubscription) -> None:
         super().__init__(context)
         self._subscription = subscription
+        self._is_peer_done = False
+        subscription.on_done = self._end_if_over
 
     def on_accepted(self, message: Message, now: float) -> None:
         """PUBLISH_OK."""
@@ -272,9 +281,18 @@ class Publication(OwnRequest):
         else:
             super().on_more(message, now)
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """End the subscription."""
+        self._subscription.refuse_update(stream, error, now)
+
     def on_fin(self, now: float) -> None:
-        """The subscriber has taken note of PUBLISH_DONE."""
+        """The subscriber has taken note of PUBLISH_DONE, or will send no update before it."""
+        self._is_peer_done = True
         if self._subscription.is_over:
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._is_peer_done:
             self.release()
             self.context.emit(RequestEnded(self.request_id))
 

@@ -34,6 +34,9 @@ class RequestHandler(Protocol):
     def on_message(self, stream: RequestStream, message: Message, now: float) -> None:
         """Take a message that the transition table allows."""
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """A REQUEST_UPDATE that the table allows is refused by general checks (MOQT-22 9.5.1)."""
+
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:
         """The peer sends no more messages; not a cancellation (MOQT-22 6.4.2.2)."""
 
@@ -208,8 +211,9 @@ class RequestStream:
         if self.kind is None:
             self._table.open_from_peer(self, message, now)
             return
+        refusal: RequestError | None = None
         if isinstance(message, RequestUpdate):
-            self._count_update(message)
+            refusal = self._count_update(message)
         elif self.is_ours or isinstance(message, RequestOk | RequestError):
             self._table.check_answer(self, message)
         if not self.is_ours and self.phase is Phase.ENDED:
@@ -222,11 +226,15 @@ class RequestStream:
         if self.is_ours and self.phase is Phase.PENDING and isinstance(message, _ANSWERS):
             self.settle()
             self.phase = phase_after(message)
-        if self.handler is not None:
+        if self.handler is None:
+            return
+        if refusal is not None:
+            self.handler.refuse_update(self, refusal, now)
+        else:
             self.handler.on_message(self, message, now)
 
-    def _count_update(self, message: RequestUpdate) -> None:
-        self._table.check_update(self, message)
+    def _count_update(self, message: RequestUpdate) -> RequestError | None:
+        refusal = self._table.check_update(self, message)
         self.unanswered_updates += 1
         limit = self._context.config.max_request_updates
         if limit and self.unanswered_updates > limit:
@@ -234,6 +242,7 @@ class RequestStream:
                 SessionErrorCode.TOO_MANY_REQUEST_UPDATES,
                 f"{self!r}: more than {limit} unanswered REQUEST_UPDATEs",
             )
+        return refusal
 
     def receive_cancel(self, raw_code: int, now: float) -> None:
         """The peer reset or stopped a direction: the request is cancelled."""

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
     from moqt.wire.params import Parameters
-    from moqt.wire.tokens import AuthorizationToken
 
 __all__ = ["OVERLOAD_RETRY_MS", "Opener", "RequestHandler", "RequestStream", "Requests"]
 
@@ -186,9 +185,9 @@ class Requests:
         self._route(stream, message, now)
 
     def _refusal(self, message: Opener) -> RequestError | None:
-        code = check_tokens(message.parameters.authorization_tokens)
-        if code is not None:
-            return RequestError(code=code, reason="token alias is not registered")
+        fault = _token_fault(message.parameters)
+        if fault is not None:
+            return fault
         if is_out_of_reach(_namespace_of(message)):
             return RequestError(
                 code=RequestErrorCode.DOES_NOT_EXIST, reason="reserved name (MOQT-22 2.4.3, 6.5)"
@@ -216,12 +215,12 @@ class Requests:
 
     # Checks that need more than the message
 
-    def check_update(self, stream: RequestStream, message: RequestUpdate) -> None:
-        """Judge a REQUEST_UPDATE before it is acted on."""
+    def check_update(self, stream: RequestStream, message: RequestUpdate) -> RequestError | None:
+        """Judge a REQUEST_UPDATE before it is acted on; return what refuses it, or None."""
         assert stream.kind is not None
         self.register_peer_id(message.request_id)
         validate_request_update(message, stream.kind)
-        check_tokens(message.parameters.authorization_tokens)
+        return _token_fault(message.parameters)
 
     def check_answer(self, stream: RequestStream, message: Message) -> None:
         """Judge a REQUEST_OK or REQUEST_ERROR of the peer's before it is acted on."""
@@ -288,19 +287,22 @@ class Requests:
         self.context.stats.open_requests = 0
 
 
-def check_tokens(tokens: tuple[AuthorizationToken, ...]) -> RequestErrorCode | None:
-    """Return why the message with these tokens is refused, or None.
+def _token_fault(parameters: Parameters) -> RequestError | None:
+    """Return why the message with these parameters is refused, or None.
 
     We announce no token cache, so each REGISTER is one too many, and no alias is known
     (MOQT-22 8.9, 9.1.3).
     """
-    for token in tokens:
+    for token in parameters.authorization_tokens:
         if token.alias_type is AliasType.REGISTER:
             raise RemoteProtocolError(
                 SessionErrorCode.AUTH_TOKEN_CACHE_OVERFLOW, "this endpoint caches no tokens"
             )
         if token.alias_type is not AliasType.USE_VALUE:
-            return RequestErrorCode.UNKNOWN_AUTH_TOKEN_ALIAS
+            return RequestError(
+                code=RequestErrorCode.UNKNOWN_AUTH_TOKEN_ALIAS,
+                reason="token alias is not registered",
+            )
     return None
 
 

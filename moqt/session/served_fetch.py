@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moqt.session.requests import RequestStream
     from moqt.session.source import TrackSource
     from moqt.wire.filters import LocationRange, RangeFilters
-    from moqt.wire.messages import Message
+    from moqt.wire.messages import Message, RequestError
 
 __all__ = ["ServedFetch"]
 
@@ -85,6 +85,13 @@ class ServedFetch:
             self.subscriber_priority = priority
             self._publisher.scheduler.reprioritize(self.flow)
         stream.send(RequestOk(Parameters(largest=self.track.largest)))
+
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """Answer so, and reset the data stream (MOQT-22 9.5.1)."""
+        if self._cursor is not None:
+            stream.send(error)
+            stream.finish()
+            self.release(StreamResetCode.CANCELLED)
 
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:
         """No more updates, so nothing more to say."""

@@ -21,6 +21,8 @@ from moqt.wire.params import Parameters
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moqt.codes import GroupOrder
     from moqt.session.context import SessionContext
     from moqt.session.history import StoredSubgroup
@@ -150,6 +152,8 @@ class ServedSubscription:
         self.streams_closed = 0
         """Data streams opened and closed again: the Stream Count when none is open."""
         self.is_over = False
+        self.on_done: Callable[[], None] | None = None
+        """Called once PUBLISH_DONE is sent."""
         self.stream: RequestStream
         self._publisher = publisher
         self._context: SessionContext = publisher.context
@@ -209,6 +213,15 @@ class ServedSubscription:
         self.update(message)
         self.end_if_complete()
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """Answer so, and end the subscription."""
+        if not self.is_over:
+            self._fail_update(error)
+
+    def _fail_update(self, error: RequestError) -> None:
+        self.stream.send(error)
+        self.end(PublishDoneCode.UPDATE_FAILED, error.reason)
+
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:
         """No more updates; Objects go on (MOQT-22 6.4.2.2)."""
 
@@ -233,8 +246,7 @@ class ServedSubscription:
                 max_ranges=self._context.config.max_filter_ranges,
             )
         except FilterRejected as error:
-            self.stream.send(RequestError(code=error.code, reason=error.reason))
-            self.end(PublishDoneCode.UPDATE_FAILED, error.reason)
+            self._fail_update(RequestError(code=error.code, reason=error.reason))
             return
         old, self.state = self.state, state
         if state.priority != old.priority:
@@ -420,6 +432,8 @@ class ServedSubscription:
         )
         self.stream.finish()
         self._publisher.forget(self)
+        if self.on_done is not None:
+            self.on_done()
 
     def release(self, code: StreamResetCode | None) -> None:
         """End without PUBLISH_DONE: reset what is open, with None touch no stream."""

@@ -257,6 +257,14 @@ class PublicationOffer(TrackHandle):
         elif isinstance(message, RequestOk | RequestError):
             self._take_answer(stream.pending_updates.popleft(), message)
 
+    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
+        """The publisher's update is refused: an open offer with it, a subscription goes on."""
+        if self.subscription is not None:
+            stream.send(error)
+        elif self._done is None:
+            self.reject(error)
+            self.context.emit(RequestEnded(stream.request_id))
+
     def _take_answer(self, update_id: int, message: RequestOk | RequestError) -> None:
         request_id = self.stream.request_id
         self.update_answered(update_id, message)

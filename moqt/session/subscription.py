@@ -178,10 +178,16 @@ class Subscription:
         fill = self._fills.get(fill_id)
         if fill is None or fill.target.stream is not None:
             return
-        wanted = fill.parameters.location_filter or self.location_filter or LocationFilter.none()
-        if not self.forward or wanted.resolve_fill(largest) is None:
+        if not self.forward or not self._fills_something(fill.parameters, largest):
             self.forget_fill(fill_id)
             self._context.emit(FillEnded(self.request_id, fill_id))
+
+    def _fills_something(self, fill: FillParameters, largest: Location | None) -> bool:
+        if fill.location_filter is None and self._range is not None:
+            # The subscription's own range, as it was resolved then (MOQT-22 9.20.9).
+            return largest is not None and self._range.start <= largest
+        wanted = fill.location_filter or LocationFilter.none()
+        return wanted.resolve_fill(largest) is not None
 
     def forget_fill(self, fill_id: int) -> None:
         """A fill is over, or was refused."""
