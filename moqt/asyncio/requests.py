@@ -172,9 +172,13 @@ class Request:
 
     async def _wait_update(self, update_id: int) -> Location | None:
         self._updates[update_id] = None
+        timeout_s = self._session.config.request_timeout_s
         try:
-            while self._updates[update_id] is None and not self._is_over:
-                await self._signal.wait()
+            async with asyncio.timeout(timeout_s):
+                while self._updates[update_id] is None and not self._is_over:
+                    await self._signal.wait()
+        except TimeoutError:
+            raise errors.TimedOut(f"{self._what}: update", timeout_s) from None
         finally:
             answer = self._updates.pop(update_id)
         if isinstance(answer, errors.MoqtError):

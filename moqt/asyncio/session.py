@@ -246,7 +246,7 @@ class MoqtSession:
         """Return the peer's PUBLISH and PUBLISH_NAMESPACE as an async iterator.
 
         Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are
-        then refused with NOT_SUPPORTED.
+        then refused with UNINTERESTED.
         """
         if self._offers is None:
             raise errors.LocalProtocolError("this endpoint takes no offers: use takes_offers=True")
@@ -259,9 +259,13 @@ class MoqtSession:
         forward: bool = True,
         priority: int = DEFAULT_PRIORITY,
         location_filter: LocationFilter | None = None,
+        fill: FillParameters | None = None,
         sink: ObjectSink | None = None,
     ) -> Subscription:
-        """Return a subscription to an offered track; `async with` accepts it."""
+        """Return a subscription to an offered track; `async with` accepts it.
+
+        For its history too, each Object once: an offer that does not forward yet, and a `fill`.
+        """
 
         def command() -> int:
             self._session.accept(
@@ -269,6 +273,7 @@ class MoqtSession:
                 forward=forward,
                 priority=priority,
                 location_filter=location_filter,
+                fill=fill,
                 sink=sink,
                 now=time.monotonic(),
             )
@@ -292,14 +297,21 @@ class MoqtSession:
         reason: str = "",
         *,
         retry_interval_ms: int | None = None,
+        redirect_uri: str = "",
+        redirect_name: FullTrackName | None = None,
     ) -> None:
-        """Refuse an offer; nothing happens when the session is over."""
+        """Refuse an offer; nothing happens when the session is over.
+
+        `redirect_name` goes with REDIRECT alone; a client gives no `redirect_uri` (MOQT-22 9.4).
+        """
         if not self.is_closed:
             self._session.reject(
                 offer.request_id,
                 code,
                 reason,
                 retry_interval_ms=retry_interval_ms,
+                redirect_uri=redirect_uri,
+                redirect_name=redirect_name,
                 now=time.monotonic(),
             )
             self._driver.wake()
@@ -458,12 +470,15 @@ class MoqtSession:
             request.receive(event)
         elif isinstance(event, events.ObjectReceived):
             self.consume(event)
-        elif isinstance(event, events.NamespaceWithdrawn) and self._offers is not None:
+        elif (
+            isinstance(event, events.NamespaceWithdrawn | events.RequestEnded)
+            and self._offers is not None
+        ):
             self._offers.withdraw(event.request_id)
 
     def _take_offer(self, offer: Offer) -> None:
         if self._offers is None:
-            self.reject(offer, RequestErrorCode.NOT_SUPPORTED, "no offers are taken here")
+            self.reject(offer, RequestErrorCode.UNINTERESTED, "no offers are taken here")
         elif not self._offers.put(offer):
             self.reject(offer, RequestErrorCode.EXCESSIVE_LOAD, "too many offers wait")
 

@@ -79,8 +79,9 @@ class Subscription(ItemStream[SubscriptionItem]):
     ) -> Location | None:
         """Change what is named, and wait for the answer; return the track's Largest Object then.
 
-        Raises: RequestRejected, and the subscription goes on unchanged. Cancelled: the change may
-        or may not come to be.
+        Raises: RequestRejected, after which the publisher ends the subscription (MOQT-22 9.5.1);
+        TimedOut after `request_timeout_s`, ResourceBusy at the peer's limit of unanswered updates.
+        Cancelled: the change may or may not come to be.
         """
         update_id = self._session.update_request(
             self.request_id,
@@ -148,6 +149,22 @@ class Fetch(ItemStream[FetchItem]):
         """Send the request; its answer may come after Objects, so it isn't waited for."""
         self._send()
         return self
+
+    async def update(self, *, priority: int) -> None:
+        """Change the Subscriber Priority, all that can change of a FETCH (MOQT-22 9.5).
+
+        Raises: RequestRejected, after which the publisher ends the fetch; TimedOut,
+        LocalProtocolError once the publisher has sent FETCH_OK and takes no more updates.
+        """
+        update_id = self._session.update_request(
+            self.request_id,
+            forward=None,
+            priority=priority,
+            location_filter=None,
+            range_filters=None,
+            fill=None,
+        )
+        await self._wait_update(update_id)
 
     async def established(self) -> events.FetchEstablished:
         """Wait for FETCH_OK: where the track ends, its properties.

@@ -95,7 +95,6 @@ class FetchRequest(OwnRequest):
                 RequestRejected(self.request_id, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
             )
             return
-        self.stream.finish()
         self.context.emit(
             FetchEstablished(self.request_id, message.end_of_track, message.end, message.properties)
         )
@@ -129,6 +128,10 @@ class FetchRequest(OwnRequest):
             self.stream.cancel(StreamResetCode.CANCELLED)
             self._finish(FetchEnded(self.request_id, StreamResetCode.INTERNAL_ERROR))
 
+    def on_fin(self, now: float) -> None:
+        """The publisher answers no update any more, so none is sent; Objects may still come."""
+        self.stream.finish()
+
     def on_ended(self, raw_code: int, now: float) -> None:
         """The publisher cancelled behind FETCH_OK."""
         self._finish(FetchEnded(self.request_id, StreamResetCode.from_wire(raw_code), raw_code))
@@ -151,6 +154,7 @@ class FetchRequest(OwnRequest):
 
     def _finish(self, event: FetchEnded) -> None:
         if not self._is_over:
+            self.stream.finish()
             self.release()
             self.context.emit(event)
 

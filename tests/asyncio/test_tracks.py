@@ -219,7 +219,7 @@ async def test_offers_are_refused_unless_asked_for(certificate: CertificatePair)
         with pytest.raises(errors.RequestRejected) as refused:
             async with session.publish_namespace(NAMESPACE):
                 pytest.fail("accepted")
-        assert refused.value.code is moqt.RequestErrorCode.NOT_SUPPORTED
+        assert refused.value.code is moqt.RequestErrorCode.UNINTERESTED
         with pytest.raises(errors.LocalProtocolError, match="takes_offers"):
             session.offers()
 

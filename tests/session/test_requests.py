@@ -26,7 +26,6 @@ from moqt.wire.filters import IdRange, RangeFilter, RangeFilterKind
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
     Fetch,
-    FetchOk,
     Namespace,
     NamespaceDone,
     Publish,
@@ -359,10 +358,10 @@ def test_cancel_uses_both_directions() -> None:
 
 
 def test_cancel_behind_our_fin_only_stops() -> None:
-    """3.2.4#1."""
+    """6.4.2.3#1."""
     peer = ScriptedPeer()
-    request_id = peer.session.fetch(NAME, now=0.0)
-    peer.send(0, FetchOk(False, Location(1, 0)))
+    request_id = established(peer)
+    peer.send(0, PublishDone(code=PublishDoneCode.TRACK_ENDED, stream_count=1))
     assert 0 in peer.transport.finished
     peer.session.cancel(request_id, 0.0)
     assert 0 not in peer.transport.resets

@@ -9,6 +9,7 @@ from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
 from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
+    FetchEnded,
     FillEnded,
     NamespaceOffered,
     ObjectReceived,
@@ -90,6 +91,33 @@ def test_fetch_is_cancelled_by_stop_sending_after_the_requesters_fin() -> None:
     assert stream in peer.transport.resets or stream in peer.transport.finished
     assert peer.session.stats.open_streams_sent == 0
     assert peer.session.stats.open_requests == 0
+
+
+def test_running_fetch_of_ours_can_be_updated_until_its_data_has_come() -> None:
+    """No FIN at FETCH_OK, since a REQUEST_UPDATE may follow (MOQT-22 9.5); FIN at the end."""
+    peer = ScriptedPeer()
+    request_id = peer.session.fetch(NAME, now=peer.now)
+    peer.send(0, FetchOk(False, Location(0, 0)))
+    update_id = peer.session.update(request_id, priority=3, now=peer.now)
+    assert peer.messages(0)[-1] == RequestUpdate(update_id, Parameters(subscriber_priority=3))
+    peer.send(0, RequestOk())
+    assert 0 not in peer.transport.finished
+    peer.send_octets(peer.open_uni(), fetched(request_id, [(0, 0)]), fin=True)
+    assert 0 in peer.transport.finished
+    assert one(peer.take(FetchEnded)).reset is None
+
+
+def test_fetch_of_ours_ends_its_direction_after_the_publishers_fin() -> None:
+    """6.4.2.2#4: what the publisher cannot answer is not sent; the data still comes."""
+    peer = ScriptedPeer()
+    request_id = peer.session.fetch(NAME, now=peer.now)
+    peer.send(0, FetchOk(False, Location(0, 0)), fin=True)
+    assert 0 in peer.transport.finished
+    with pytest.raises(LocalProtocolError):
+        peer.session.update(request_id, priority=3, now=peer.now)
+    peer.send_octets(peer.open_uni(), fetched(request_id, [(0, 0)]), fin=True)
+    assert got(peer.take(ObjectReceived)) == [(0, 0)]
+    assert not peer.transport.resets
 
 
 # PUBLISH
