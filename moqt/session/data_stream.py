@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import RemoteProtocolError
+from moqt.session.held import HeldOctets
 from moqt.session.track_state import MalformedTrack
 from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, ObjectTooLarge
 from moqt.wire.streams import parse_stream_head
@@ -62,8 +64,8 @@ class DataStream:
     """An incoming stream that is not (yet known to be) the control stream."""
 
     __slots__ = (
-        "_chunks",
         "_final_size",
+        "_held",
         "_inbound",
         "_pending",
         "_reader",
@@ -84,7 +86,7 @@ class DataStream:
         self.held_octets = 0
         self._inbound = inbound
         self._stage = _Stage.HEAD
-        self._chunks: list[tuple[int, bytes, bool]] = []
+        self._held = HeldOctets()
         self._reader: ObjectReader | None = None
         self._final_size = -1
         self._pending = 0
@@ -215,11 +217,11 @@ class DataStream:
         if self._stage is _Stage.PADDING:
             self._discard(offset, len(data), fin)
             return
-        if self._stage is _Stage.HEAD and not self._chunks and not offset:
+        if self._stage is _Stage.HEAD and not self._held and not offset:
             found = parse_stream_head(data)
             if found is not None:
                 self.head, self.head_octets = found
-                self._chunks.append((offset, bytes(data), fin))
+                self._held.add(offset, data, fin)
                 self._inbound.route(self, now)
                 return
         self._hold(offset, data, fin)
@@ -229,7 +231,7 @@ class DataStream:
     def _look_for_head(self, now: float) -> None:
         prefix = bytearray()
         final_size: int | None = None
-        for offset, data, fin in sorted(self._chunks):
+        for offset, data, fin in sorted(self._held, key=itemgetter(0)):
             if fin:
                 final_size = offset + len(data)
             if offset == len(prefix):
@@ -247,15 +249,15 @@ class DataStream:
             self.wait(self._inbound.context.config.stream_header_timeout_s, now)
 
     def _hold(self, offset: int, data: memoryview | bytes, fin: bool) -> None:
-        self._chunks.append((offset, bytes(data), fin))
+        is_kept = self._held.add(offset, data, fin)
         self.held_octets += len(data)
-        if not self._inbound.note_held(len(data)):
+        if not self._inbound.note_held(len(data)) or not is_kept:
             self.stop(StreamResetCode.EXCESSIVE_LOAD)
 
     def hold(self) -> None:
         """Its request is not known yet: keep what comes, uncredited, until it is."""
         self._stage = _Stage.HELD
-        fresh = sum(len(data) for _, data, _ in self._chunks) - self.held_octets
+        fresh = self._held.octets - self.held_octets
         self.held_octets += fresh
         if not self._inbound.note_held(fresh):
             self.stop(StreamResetCode.EXCESSIVE_LOAD)
@@ -274,13 +276,13 @@ class DataStream:
             self._timer.cancel()
             self._timer = None
 
-    def _let_go(self) -> list[tuple[int, bytes, bool]]:
+    def _let_go(self) -> HeldOctets:
         """Hold nothing any more; return what was held."""
         self._cancel_timer()
         self._inbound.note_held(-self.held_octets)
         self.held_octets = 0
-        chunks, self._chunks = self._chunks, []
-        return chunks
+        held, self._held = self._held, HeldOctets()
+        return held
 
     # Once it is known
 
@@ -289,15 +291,15 @@ class DataStream:
         self._reader = reader
         self.feed = feed
         self._stage = _Stage.READING
-        chunks = self._let_go()
+        held = self._let_go()
         self._inbound.context.transport.credit(self.stream_id, self.head_octets)
-        for offset, data, fin in chunks:
+        for offset, data, fin in held:
             if self.is_over:
                 return
             skip = min(max(self.head_octets - offset, 0), len(data))
             self.receive(offset + skip, memoryview(data)[skip:], fin, now)
 
-    def hand_on(self) -> list[tuple[int, bytes, bool]]:
+    def hand_on(self) -> HeldOctets:
         """It is the control stream: return what it has brought, uncredited."""
         self._stage = _Stage.OVER
         return self._let_go()

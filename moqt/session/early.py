@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from moqt.session.held import HeldOctets
+
 if TYPE_CHECKING:
     from moqt.session.context import SessionContext
 
@@ -25,32 +27,36 @@ class EarlyStreams:
 
     def __init__(self, context: SessionContext) -> None:
         self._config = context.config
-        self._chunks: list[tuple[int, int, bytes, bool]] = []
+        self._streams: dict[int, HeldOctets] = {}
         self._octets = 0
 
     def __bool__(self) -> bool:
-        return bool(self._chunks)
+        return bool(self._streams)
 
     def hold(self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool) -> bool:
         """Keep a copy; False when that would pass a limit: the stream is to be cancelled."""
-        streams = {held for held, _, _, _ in self._chunks} | {stream_id}
-        if (
-            self._octets + len(data) > self._config.max_stray_octets
-            or len(streams) > self._config.max_stray_streams
+        held = self._streams.get(stream_id)
+        if held is None:
+            if len(self._streams) >= self._config.max_stray_streams:
+                return False
+            held = self._streams[stream_id] = HeldOctets()
+        if self._octets + len(data) > self._config.max_stray_octets or not held.add(
+            offset, data, fin
         ):
             self.drop(stream_id)
             return False
-        self._chunks.append((stream_id, offset, bytes(data), fin))
         self._octets += len(data)
         return True
 
     def drop(self, stream_id: int) -> None:
         """Forget a stream."""
-        self._chunks = [chunk for chunk in self._chunks if chunk[0] != stream_id]
-        self._octets = sum(len(data) for _, _, data, _ in self._chunks)
+        held = self._streams.pop(stream_id, None)
+        if held is not None:
+            self._octets -= held.octets
 
     def release(self, receive: _Receive, now: float) -> None:
-        """Give everything back, in order of arrival."""
-        chunks, self._chunks, self._octets = self._chunks, [], 0
-        for stream_id, offset, data, fin in chunks:
-            receive(stream_id, offset, data, fin, now)
+        """Give everything back, the oldest stream first."""
+        streams, self._streams, self._octets = self._streams, {}, 0
+        for stream_id, held in streams.items():
+            for offset, data, fin in held:
+                receive(stream_id, offset, data, fin, now)
