@@ -144,7 +144,8 @@ class MoqtSession:
     ) -> Subscription:
         """Return a subscription; `async with` sends it.
 
-        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`.
+        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`. The delivery
+        timeouts are sent; a publisher of this package does not act on them yet.
         """
 
         def command() -> int:

@@ -327,7 +327,8 @@ class Session:
         """Send SUBSCRIBE and return its Request ID (MOQT-22 9.6).
 
         A fill whose order is named nowhere is asked for in ascending order. `request_timeout_s` and
-        `rendezvous_timeout_ms` together are the time for the answer.
+        `rendezvous_timeout_ms` together are the time for the answer. Whether a delivery timeout is
+        heeded is the publisher's; one of this package does not yet (see `Publisher`).
         """
         parameters = Parameters(
             location_filter=location_filter,

@@ -160,6 +160,7 @@ class TrackSource:
     `max_retained_octets`: payload octets kept for late joiners; the first Objects go first, the
     newest one always stays. None: nothing is evicted unless asked for. A subscription that has not
     been handed an Object before it was evicted ends with TOO_FAR_BEHIND.
+    Delivery timeouts in `properties` are told to subscribers and have no effect here yet.
     IDs of evicted Groups are not remembered: never use one again for other content (MOQT-22 2.1).
     """
 
