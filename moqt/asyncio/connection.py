@@ -83,18 +83,19 @@ def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfi
 class _Account:
     """What of one receiving direction went to the session, and what was credited."""
 
-    __slots__ = ("credited", "delivered", "is_settled", "stream")
+    __slots__ = ("credited", "delivered", "is_ended", "is_settled", "stream")
 
     def __init__(self, stream: QuicStream) -> None:
         self.stream = stream
         self.delivered = 0
         self.credited = 0
+        self.is_ended = False
+        """FIN went to the session: no event of the stream is left."""
         self.is_settled = False
 
     @property
     def is_done(self) -> bool:
-        receiver = self.stream.receiver
-        return receiver.is_finished and self.credited >= receiver.highest_offset
+        return self.is_ended and self.credited >= self.stream.receiver.highest_offset
 
 
 class HeldConnection(QuicConnection):
@@ -310,7 +311,7 @@ class HeldConnection(QuicConnection):
             if arrived > 0:
                 account.credited = receiver.highest_offset
                 self._credit_connection(arrived)
-            if receiver.is_finished:
+            if stream_id not in self._streams:  # not before: events of it may still be queued
                 del self._settling[stream_id]
                 del self._accounts[stream_id]
 
@@ -326,7 +327,10 @@ class HeldConnection(QuicConnection):
     def finish_delivery(self, stream_id: int) -> None:
         """FIN went to the session; the account closes now, or with the last credit."""
         account = self._accounts.get(stream_id)
-        if account is not None and account.is_done and not account.is_settled:
+        if account is None or account.is_settled:
+            return
+        account.is_ended = True
+        if account.is_done:
             del self._accounts[stream_id]
 
     def _account(self, stream_id: int) -> _Account | None:
