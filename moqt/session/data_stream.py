@@ -98,6 +98,11 @@ class DataStream:
         return self._stage is _Stage.OVER
 
     @property
+    def is_nameless(self) -> bool:
+        """True while its request is not known."""
+        return self._stage in (_Stage.HEAD, _Stage.HELD)
+
+    @property
     def octets_read(self) -> int:
         """How many octets have been read in order."""
         return self._reader.next_offset if self._reader is not None else 0

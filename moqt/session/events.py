@@ -156,7 +156,8 @@ class FillEnded:
 class SubscriptionEnded:
     """PUBLISH_DONE and all streams that it counted, or our verdict that they will not come.
 
-    `streams_missing`: how many counted streams had not been seen after `done_timeout_s`.
+    `streams_missing`: how many counted streams had not been seen after `done_timeout_s`, or were
+    reset before they said whose they are.
     """
 
     request_id: int

@@ -44,6 +44,7 @@ class Inbound:
         self._seen = SeenNumbers()
         self._strays: dict[int, list[DataStream]] = {}
         self._stray_count = 0
+        self._nameless_resets = 0
 
     # Inputs
 
@@ -61,13 +62,27 @@ class Inbound:
         stream.receive(offset, data, fin, now)
 
     def receive_reset(self, stream_id: int, raw_code: int, now: float) -> None:
-        """Take a reset; for a stream that never showed its head it means nothing."""
+        """Take a reset. What a stream was that has not said whose it is stays unknown."""
         stream = self._streams.get(stream_id)
         if stream is None:
-            self._seen.add(stream_id >> 2)
-            return
-        self.context.stats.streams_reset += 1
-        stream.receive_reset(raw_code, now)
+            is_nameless = self._seen.add(stream_id >> 2)
+        else:
+            is_nameless = isinstance(stream, DataStream) and stream.is_nameless
+            self.context.stats.streams_reset += 1
+            stream.receive_reset(raw_code, now)
+        if is_nameless:
+            self._nameless_resets += 1
+            self._subscriber.on_nameless_reset(now)
+
+    def take_nameless_resets(self, count: int) -> bool:
+        """Account for `count` streams of a subscription by those that never said whose they are.
+
+        False when there were fewer. Each is taken once.
+        """
+        if count > self._nameless_resets:
+            return False
+        self._nameless_resets -= count
+        return True
 
     # What a stream turned out to be
 

@@ -190,6 +190,7 @@ class SubgroupCursor(Cursor):
 
     __slots__ = (
         "_encoder",
+        "_left_out",
         "_subscription",
         "_track_alias",
         "first_object_id",
@@ -229,6 +230,8 @@ class SubgroupCursor(Cursor):
         """The range was shrunk while the stream was open, so its end leaves something out."""
         self._track_alias = track_alias
         self._encoder: SubgroupWriter | None = None
+        self._left_out = False
+        """An Object was left out behind the stream's header."""
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -271,7 +274,7 @@ class SubgroupCursor(Cursor):
             if at < 0:
                 return CursorState.BEHIND
             if at >= len(subgroup.objects):
-                return CursorState.FINISHED if subgroup.is_closed else CursorState.IDLE
+                return self._at_end()
             stored = subgroup.objects[at]
             self.index += 1
             self.octets_passed += stored.header.payload_length
@@ -279,7 +282,16 @@ class SubgroupCursor(Cursor):
             if self._is_wanted(stored):
                 self._pending = stored
                 return CursorState.READY
+            self._left_out |= self._encoder is not None
         return CursorState.CUT if self.is_cut else CursorState.FINISHED
+
+    def _at_end(self) -> CursorState:
+        if not self.subgroup.is_closed:
+            return CursorState.IDLE
+        encoder = self._encoder
+        if self._left_out and encoder is not None and encoder.header.ends_group:
+            return CursorState.CUT  # FIN would call the last Object sent the last of the Group
+        return CursorState.FINISHED
 
     def _stream_header(self) -> bytes:
         subgroup = self.subgroup

@@ -255,6 +255,17 @@ class Subscriber:
         self._context.handles.pop(subscription.request_id, None)
         self.leave_track(subscription.track, subscription)
 
+    def on_nameless_reset(self, now: float) -> None:
+        """A stream was reset that has not said whose it is: a subscription may wait for it."""
+        for track in list(self._tracks.values()):
+            for request in list(track.requests):
+                if isinstance(request, Subscription):
+                    request.on_stream_over(now)
+
+    def take_nameless_resets(self, count: int) -> bool:
+        """See `Inbound.take_nameless_resets`."""
+        return self.inbound.take_nameless_resets(count)
+
     def bind_strays(self, alias: int, now: float) -> None:
         """Streams that came before their alias was known may be read."""
         self.inbound.bind_strays(alias, now)

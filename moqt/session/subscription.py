@@ -287,13 +287,18 @@ class Subscription:
 
     def _end_if_complete(self) -> None:
         done = self._done
-        if (
-            done is not None
-            and done.stream_count is not None
-            and self._streams_seen >= done.stream_count
-            and not self.delivery.streams
-        ):
+        if done is None or done.stream_count is None or self.delivery.streams:
+            return
+        missing = max(0, done.stream_count - self._streams_seen)
+        if not missing:
             self.end(done.code, done.reason)
+        elif (
+            # A publisher that gives up resets streams of which nothing has left it yet. When the
+            # track itself has ended it does not, so then its streams are waited for.
+            done.code is not PublishDoneCode.TRACK_ENDED
+            and self._subscriber.take_nameless_resets(missing)
+        ):
+            self.end(done.code, done.reason, missing)
 
     def _wait_for_streams(self, now: float) -> None:
         seconds = max(self._context.config.done_timeout_s, self._timeout_ms / 1000)
