@@ -10,6 +10,7 @@ from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.config import Role
 from moqt.session.namespaces import NamespaceOffer
 from moqt.session.subscribe_request import PublicationOffer
+from moqt.wire.framing import encode_message
 from moqt.wire.messages import Redirect, RequestError
 from moqt.wire.params import NO_PARAMETERS
 from moqt.wire.properties import DEFAULT_PRIORITY
@@ -51,6 +52,7 @@ class Offers:
         priority = offered.subscriber_priority
         if wanted.subscriber_priority == (DEFAULT_PRIORITY if priority is None else priority):
             wanted = replace(wanted, subscriber_priority=None)
+        self._subscriber.checked(offer.message.name, wanted)
         try:
             offer.accept(sink, now)
         except RemoteProtocolError as error:
@@ -77,8 +79,11 @@ class Offers:
         if redirect_name is not None and redirect_name.name and isinstance(offer, NamespaceOffer):
             raise LocalProtocolError("a redirect of a namespace has no Track Name (MOQT-22 9.4)")
         redirect = Redirect(redirect_uri, redirect_name) if redirect_name is not None else None
-        offer.reject(
-            RequestError(
-                code=code, reason=reason, retry_interval_ms=retry_interval_ms, redirect=redirect
-            )
+        error = RequestError(
+            code=code, reason=reason, retry_interval_ms=retry_interval_ms, redirect=redirect
         )
+        try:
+            encode_message(error)
+        except ValueError as fault:
+            raise LocalProtocolError(f"REQUEST_ERROR: {fault}") from fault
+        offer.reject(error)

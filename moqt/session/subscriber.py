@@ -73,7 +73,7 @@ class Subscriber:
         now: float,
     ) -> int:
         """Send SUBSCRIBE; return its Request ID."""
-        parameters = self._checked(name, parameters)
+        parameters = self.checked(name, parameters)
         request = SubscribeRequest(self._context)
         stream = self._requests.open(
             RequestKind.SUBSCRIBE,
@@ -108,7 +108,7 @@ class Subscriber:
         now: float,
     ) -> int:
         """Send FETCH; return its Request ID."""
-        parameters = self._checked(name, parameters)
+        parameters = self.checked(name, parameters)
         track = self._track(name)
         request = FetchRequest(self, self._context, track.state, parameters.location_filter)
         track.requests[request] = None
@@ -136,7 +136,7 @@ class Subscriber:
 
     def track_status(self, name: FullTrackName, now: float) -> int:
         """Send TRACK_STATUS; return its Request ID."""
-        self._checked(name, Parameters())
+        self.checked(name, Parameters())
         request = StatusRequest(self._context)
         request.bind(
             self._requests.open(
@@ -155,7 +155,7 @@ class Subscriber:
             subscription = handle.subscription
             if subscription is None or not subscription.is_established or subscription.is_done:
                 raise LocalProtocolError(f"request {request_id} is not Established")
-            parameters = self._checked(subscription.track.name, parameters, subscription)
+            parameters = self.checked(subscription.track.name, parameters, subscription)
         elif not isinstance(handle, FetchRequest):
             raise LocalProtocolError(f"request {request_id} is no open subscription or fetch")
         elif parameters != Parameters(subscriber_priority=parameters.subscriber_priority):
@@ -174,7 +174,7 @@ class Subscriber:
             return frozenset(one.kind for one in handle.subscription.range_filters.filters)
         return frozenset()
 
-    def _checked(
+    def checked(
         self,
         name: FullTrackName,
         parameters: Parameters,

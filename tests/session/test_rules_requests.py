@@ -20,7 +20,7 @@ from moqt.session.events import (
 from moqt.session.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
-from moqt.wire.filters import LocationFilter
+from moqt.wire.filters import LocationFilter, LocationFilterType
 from moqt.wire.messages import (
     Fetch,
     FetchOk,
@@ -153,6 +153,22 @@ def test_offer_of_the_most_urgent_priority_is_told_of_another() -> None:
     assert isinstance(ok, RequestOk)
     assert isinstance(update, RequestUpdate)
     assert update.parameters == Parameters(subscriber_priority=128)
+
+
+def test_answer_that_cannot_be_sent_leaves_the_offer_open() -> None:
+    """Our own mistake ends nothing: the offer is still there to be answered."""
+    peer = ScriptedPeer()
+    stream = peer.open_bidi()
+    peer.send(stream, Publish(peer.next_request_id(), NAME, ALIAS))
+    offer = one(peer.take(PublicationOffered)).request_id
+    backwards = LocationFilter(LocationFilterType.END_OBJECT, 0, 5, 0, 4)
+    with pytest.raises(LocalProtocolError):
+        peer.session.accept(offer, location_filter=backwards, now=peer.now)
+    with pytest.raises(LocalProtocolError):
+        peer.session.reject(offer, RequestErrorCode.UNINTERESTED, "x" * 1025, now=peer.now)
+    assert not peer.messages(stream)
+    peer.session.reject(offer, RequestErrorCode.UNINTERESTED, now=peer.now)
+    assert isinstance(one(peer.messages(stream)), RequestError)
 
 
 # Token aliases: none is registered, since no cache is announced
