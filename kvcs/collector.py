@@ -326,11 +326,9 @@ class Collector:
             self._recover(now)
             if self._is_hopeless():
                 return
-            deadlines = [self._front_since + self._config.stall_timeout_s]
-            if self._recovery.deadline is not None:
-                deadlines.append(self._recovery.deadline)
+            look_again = self._front_since + self._config.stall_timeout_s
             try:
-                async with asyncio.timeout_at(max(min(deadlines), now)):
+                async with asyncio.timeout_at(max(look_again, now)):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -385,17 +383,14 @@ class Collector:
             return
         self._recovery.add_sources(self._network.others())
         self._recovery.begin(now)
-        deadline = self._recovery.deadline
         if is_attempting:
-            if deadline is not None and now >= deadline and self._attempt is not None:
-                self._attempt.cancel()
-            return
+            return  # it ends within its share of the time
         step = self._recovery.next_step(now, is_connected=not self.feed.session.is_closed)
         if step is None:
             self._give_up()
             return
         self.stats.retries += 1
-        self._attempt = self._spawn(self._try(step))
+        self._attempt = self._spawn(self._try(step, self._recovery.step_deadline(now)))
 
     def _give_up(self) -> None:
         self._losses.give_up()
@@ -411,11 +406,11 @@ class Collector:
 
     # Attempts
 
-    async def _try(self, step: Step) -> None:
+    async def _try(self, step: Step, deadline: float | None) -> None:
         """Make one attempt; what it does not bring stays lost."""
         _log.debug("recovery: %s", step.kind.value)
         try:
-            async with asyncio.timeout_at(self._recovery.deadline):
+            async with asyncio.timeout_at(deadline):
                 match step.kind:
                     case StepKind.AGAIN:
                         await self._fetch_lost(self.feed)
@@ -426,7 +421,7 @@ class Collector:
                     case StepKind.RECOMPUTE:
                         await self._have_recomputed()
         except TimeoutError:
-            self._note(f"{step.kind.value}: no success before the recovery deadline")
+            self._note(f"{step.kind.value}: no success within its share of recovery_deadline_s")
         except (MoqtError, KvcsError) as error:
             self._note(f"{step.kind.value}: {error}")
         finally:
@@ -460,7 +455,7 @@ class Collector:
                     ours_deterministic=ours.manifest.deterministic,
                     theirs_deterministic=feed.manifest.deterministic,
                 )
-            if not ours.is_alive:
+            if not ours.is_alive and not self._is_all_published():
                 await self._take_over(feed)
                 return
             self._take_manifest(feed, feed.manifest, start=False)
@@ -468,6 +463,14 @@ class Collector:
         finally:
             if self._feed is not feed:
                 await feed.close()
+
+    def _is_all_published(self) -> bool:
+        """Whether the manifest says that everything wanted is there, to be fetched."""
+        return not self._needs_manifest() and all(
+            entry.complete
+            for entry in self.feed.manifest.segments
+            if entry.span.segment in self._segments
+        )
 
     async def _take_over(self, feed: Feed) -> None:
         old = self.feed

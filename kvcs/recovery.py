@@ -124,6 +124,15 @@ class Recovery:
         self._deadline = self._left_s = None
         self._steps.clear()
 
+    def step_deadline(self, now: float) -> float | None:
+        """Return when the attempt that begins now must end, so that those behind it have time too.
+
+        Each gets an equal share of the time left, the last one all of it.
+        """
+        if self._deadline is None:
+            return None
+        return now + max(self._deadline - now, 0.0) / (len(self._steps) + 1)
+
     def next_step(self, now: float, *, is_connected: bool) -> Step | None:
         """Return the next attempt; None when attempts or time have run out.
 

@@ -1,0 +1,708 @@
+"""What goes wrong between producer and consumer: what we raise, what still works (KVCS 5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvcs import cose
+from kvcs import publication as publication_module
+from kvcs.config import ConsumerConfig
+from kvcs.cose import sign
+from kvcs.errors import (
+    CompatibilityMismatch,
+    IncompleteRetrieval,
+    ManifestInvalid,
+    MissingObject,
+    PublicationGone,
+    RejectReason,
+    SignatureInvalid,
+    UnknownKey,
+)
+from kvcs.keys import ProducerKey, SigningAlgorithm, TrustedKeys
+from kvcs.kvsp.shapes import Component
+from kvcs.manifest import Manifest
+from kvcs.production import PreparedLayer, SegmentPlan, prepare_layer
+from kvcs.recovery import Endpoint, OtherPublication
+from moqt.asyncio.config import TransportConfig
+from moqt.session.config import SessionConfig
+from tests.kvcs.stage import (
+    CONSUMING,
+    QUICK,
+    produce,
+    staged,
+    take,
+    take_incomplete,
+    texts,
+    until,
+    whole,
+)
+from tests.kvcs.support import describe, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kvcs.recovery import Source
+    from moqt.tls import CertificatePair
+
+pytestmark = [pytest.mark.usefixtures("no_leaks")]
+
+
+@pytest.fixture
+def corrupt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int, int]]:
+    """Objects that the next publications get wrong: layer, component, block, bit to flip.
+
+    The producer's own lists (manifest digests) stay those of the right octets.
+    """
+    wanted: list[tuple[int, str, int, int]] = []
+
+    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, *, borrow: bool) -> PreparedLayer:
+        prepared = prepare_layer(plan, layer, k, v, borrow=borrow)
+        groups = []
+        for group in prepared.groups:
+            payloads = list(group.payloads)
+            for at, component, block, bit in wanted:
+                if (at, component) == (layer, group.track.component.text):
+                    octets = bytearray(b"".join(payloads[block]))
+                    octets[bit // 8] ^= 1 << bit % 8
+                    payloads[block] = (bytes(octets),)
+            groups.append(replace(group, payloads=tuple(payloads)))
+        return replace(prepared, groups=tuple(groups))
+
+    monkeypatch.setattr(publication_module, "prepare_layer", wrong)
+    return wanted
+
+
+DATA = 68 * 8
+
+
+@pytest.mark.parametrize(
+    ("bit", "reason"),
+    [
+        (0, RejectReason.MAGIC),
+        (32, RejectReason.VERSION),
+        (40, RejectReason.COMPONENT),
+        (64 + 24, RejectReason.LAYER),
+        (96 + 24, RejectReason.BLOCK_INDEX),
+        (128 + 56, RejectReason.TOKEN_START),
+        (192 + 24, RejectReason.TOKEN_COUNT),
+        (224 + 8, RejectReason.CODEC),
+        (256 + 24, RejectReason.DATA_LENGTH),
+        (288, RejectReason.DATA_DIGEST),
+        (DATA + 100, RejectReason.DATA_DIGEST),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, RejectReason) else str(value),
+)
+async def test_one_flipped_bit_makes_exactly_one_object_missing(
+    certificate: CertificatePair,
+    corrupt: list[tuple[int, str, int, int]],
+    bit: int,
+    reason: RejectReason,
+) -> None:
+    corrupt.append((1, "v", 2, bit))
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        publication = await stage.publish(3)
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 3))
+        await produce(publication)
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [0, 2]
+        assert error.missing == (MissingObject(0, 1, Component.V, 2),) == retrieval.missing
+        assert error.missing[0].reason is reason
+        assert set(retrieval.stats.rejected) == {reason}
+        assert retrieval.stats.missing == 1
+        # Asked again, it came wrong again; everything else is untouched.
+        assert retrieval.stats.retries == 1
+        assert retrieval.stats.objects == 17
+        other = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 3), layers=(2, 2)
+        )
+        assert await take(other, stage.descriptor) == [2]
+
+
+async def test_a_right_digest_that_the_manifest_does_not_list_is_refused(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, *, borrow: bool) -> PreparedLayer:
+        prepared = prepare_layer(plan, layer, k, v, borrow=borrow)
+        if layer != 1:
+            return prepared
+        k_group = prepared.groups[0]
+        k_group = replace(k_group, digests=bytes(32) + k_group.digests[32:])
+        return replace(prepared, groups=(k_group, *prepared.groups[1:]))
+
+    monkeypatch.setattr(publication_module, "prepare_layer", wrong)
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await stage.publish_all(2)
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [0, 2]
+        assert [one.reason for one in error.missing] == [RejectReason.MANIFEST_DIGEST]
+
+
+# Recovery
+
+
+async def test_what_is_missing_is_recomputed_by_the_caller(
+    certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
+) -> None:
+    corrupt += [(1, "v", 2, DATA), (2, "k", 0, DATA)]
+    asked: list[MissingObject] = []
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await stage.publish_all(3)
+
+        def recompute(missing: tuple[MissingObject, ...]) -> dict[MissingObject, Any]:
+            asked.extend(missing)
+            found = {}
+            for one in missing:
+                k, v = whole(stage.descriptor, one.layer, one.block, one.block + 1)
+                found[one] = k if one.component is Component.K else v
+            return found
+
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 3), recompute=recompute
+        )
+        assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+        assert sorted(texts(asked)) == [
+            "segment 0 layer 1 v block 2",
+            "segment 0 layer 2 k block 0",
+        ]
+        assert retrieval.stats.recomputed == 2
+        assert retrieval.missing == ()
+
+
+async def test_recomputing_may_be_a_coroutine_and_need_not_know_all(
+    certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
+) -> None:
+    corrupt += [(1, "kv", 0, DATA), (2, "kv", 0, DATA)]
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await produce(await stage.publish(2), joint=True)
+
+        async def recompute(missing: tuple[MissingObject, ...]) -> dict[MissingObject, Any]:
+            await asyncio.sleep(0)
+            return {one: whole(stage.descriptor, 1, 0, 1) for one in missing if one.layer == 1}
+
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 2), recompute=recompute
+        )
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [0, 1]
+        assert texts(error.missing) == ["segment 0 layer 2 kv block 0"]
+
+
+async def test_recomputing_that_hangs_is_given_up_at_the_deadline(
+    certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
+) -> None:
+    corrupt.append((0, "k", 0, DATA))
+
+    async def recompute(missing: tuple[MissingObject, ...]) -> dict[MissingObject, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await stage.publish_all(1)
+        retrieval = await consumer.retrieve(
+            stage.descriptor,
+            prompt(stage.descriptor, 1),
+            recompute=recompute,
+            recovery_deadline_s=0.1,
+        )
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [1, 2]
+        assert "recovery_deadline_s" in str(error)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+async def test_another_publication_fills_gaps_only_when_both_are_deterministic(
+    certificate: CertificatePair,
+    corrupt: list[tuple[int, str, int, int]],
+    deterministic: bool,
+) -> None:
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        corrupt.append((1, "k", 1, DATA))
+        wrong = await stage.publish_all(2, deterministic=True)
+        corrupt.clear()
+        await stage.publish_all(2, deterministic=deterministic)
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
+        assert retrieval.publication == wrong.namespace
+        if deterministic:
+            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+            assert retrieval.stats.objects == 12
+        else:
+            taken, error = await take_incomplete(retrieval, stage.descriptor)
+            assert taken == [0, 2]
+            assert texts(error.missing) == ["segment 0 layer 1 k block 1"]
+            assert "the other publication is not deterministic" in str(error)
+        assert retrieval.publication == wrong.namespace
+
+
+async def test_a_publication_that_is_cut_otherwise_cannot_fill_gaps(
+    certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
+) -> None:
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        corrupt.append((1, "k", 0, DATA))
+        await stage.publish_all(2, deterministic=True)
+        corrupt.clear()
+        await stage.publish_all(1, 1, deterministic=True)
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
+        _, error = await take_incomplete(retrieval, stage.descriptor)
+        assert "cut or encoded otherwise" in str(error)
+
+
+async def test_another_endpoint_takes_over_when_the_first_is_gone(
+    certificate: CertificatePair,
+) -> None:
+    """Two servers, one set of tracks: as two relays of one producer."""
+    import moqt
+
+    descriptor = describe()
+    async with staged(certificate, descriptor) as stage:
+        publication = await stage.publish(2)
+        async with moqt.serve(
+            "127.0.0.1",
+            0,
+            certificate=certificate.certificate,
+            private_key=certificate.private_key,
+            directory=stage.producer.directory,
+            transport_config=QUICK,
+        ) as second:
+            source: Source | str = f"moqt://127.0.0.1:{second.port}/"
+            async with stage.consumer() as consumer:
+                retrieval = await consumer.retrieve(
+                    descriptor, prompt(descriptor, 2), sources=[source]
+                )
+                segment = publication.segment()
+                await segment.put_layer(0, *stage.layer(0, 2))
+                assert (await anext(retrieval)).index == 0
+                server = stage.producer._server
+                assert server is not None
+                await server.close()
+                for layer in (1, 2):
+                    await segment.put_layer(layer, *stage.layer(layer, 2))
+                await segment.complete()
+                assert await take(retrieval, descriptor) == [1, 2]
+                assert retrieval.stats.objects == 12
+                assert retrieval.stats.duplicates == 0
+
+
+async def test_a_lost_session_is_made_again_and_the_rest_follows(
+    certificate: CertificatePair,
+) -> None:
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        publication = await stage.publish(2)
+        segment = publication.segment()
+        await segment.put_layer(0, *stage.layer(0, 2))
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
+        assert (await anext(retrieval)).index == 0
+        await consumer.session.close()
+        for layer in (1, 2):
+            await segment.put_layer(layer, *stage.layer(layer, 2))
+        await segment.complete()
+        assert await take(retrieval, stage.descriptor) == [1, 2]
+        assert (retrieval.stats.reconnects, retrieval.stats.objects) == (1, 12)
+
+
+async def test_sources_that_cannot_be_reached_are_passed_over(
+    certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
+) -> None:
+    corrupt.append((0, "k", 0, DATA))
+    config = replace(CONSUMING, connect_timeout_s=0.1)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish_all(1)
+        sources: list[Source | str] = [
+            Endpoint("moqt://127.0.0.1:9/"),
+            OtherPublication(publication.namespace),
+            OtherPublication(replace(publication.name, publication_id=bytes(16)).namespace()),
+        ]
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 1), sources=sources
+        )
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [1, 2]
+        assert retrieval.stats.retries == 4
+        assert "127.0.0.1:9" in str(error)
+        assert "has no manifest" in str(error)
+
+
+# Silence
+
+
+async def test_a_producer_that_falls_silent_is_given_up_in_time(
+    certificate: CertificatePair,
+) -> None:
+    config = replace(CONSUMING, stall_timeout_s=0.2, recovery_deadline_s=0.5)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(1)
+        await produce(publication, layers=[0, 1])
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == [0, 1]
+        assert texts(error.missing) == [
+            "segment 0 layer 2 k block 0",
+            "segment 0 layer 2 v block 0",
+        ]
+        assert "no progress for 0.2 s" in str(error)
+
+
+async def test_a_segment_that_is_never_begun_is_missing_too(certificate: CertificatePair) -> None:
+    config = replace(CONSUMING, stall_timeout_s=0.2, recovery_deadline_s=0.5)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(2)
+        await produce(publication, 1)
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 2), layers=(0, 0)
+        )
+        taken, error = await take_incomplete(retrieval, stage.descriptor)
+        assert taken == []
+        assert texts(error.missing) == [
+            "segment 1 layer 0 k block 0",
+            "segment 1 layer 0 v block 0",
+        ]
+
+
+async def test_late_objects_are_welcome_after_a_stall(certificate: CertificatePair) -> None:
+    config = replace(CONSUMING, stall_timeout_s=0.1, recovery_deadline_s=20.0)
+    waited = asyncio.Event()
+
+    async def recompute(missing: tuple[MissingObject, ...]) -> dict[MissingObject, Any]:
+        waited.set()
+        await asyncio.Event().wait()
+        return {}
+
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(1)
+        segment = publication.segment()
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 1), recompute=recompute
+        )
+        await waited.wait()
+        for layer in range(3):
+            await segment.put_layer(layer, *stage.layer(layer, 1))
+        assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+        assert retrieval.stats.missing == 0
+
+
+async def test_a_publication_without_a_manifest_is_gone(certificate: CertificatePair) -> None:
+    config = replace(CONSUMING, manifest_timeout_s=0.1)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(1)
+        stage.producer.directory.remove(publication._manifest_track)
+        stage.producer.directory.announce(publication.namespace)
+        with pytest.raises(PublicationGone, match="has no manifest"):
+            await consumer.retrieve(
+                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+            )
+
+
+async def test_an_unusable_publication_is_passed_over_for_the_next(
+    certificate: CertificatePair,
+) -> None:
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        first = await stage.publish(1)
+        stage.producer.directory.remove(first._manifest_track)
+        stage.producer.directory.announce(first.namespace)
+        second = await stage.publish_all(1)
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
+        assert retrieval.publication == second.namespace
+        assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+
+
+# Manifests and signatures
+
+
+async def test_a_manifest_of_another_descriptor_is_refused(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = describe(head_dim=16)
+
+    original = Manifest.dump
+    monkeypatch.setattr(Manifest, "dump", lambda self: original(replace(self, descriptor=other)))
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await stage.publish(1)
+        with pytest.raises(CompatibilityMismatch, match=other.compatibility_id.hex()):
+            await consumer.retrieve(
+                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+            )
+        assert consumer.stats.retrievals == 0
+
+
+async def test_a_segment_of_other_tokens_is_refused(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvcs.kvsp.identity.block_keys_sha256", lambda keys: bytes(32))
+    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+        await stage.publish_all(1)
+        monkeypatch.undo()
+        with pytest.raises(ManifestInvalid, match="is not that of this prompt's tokens") as caught:
+            await consumer.retrieve(
+                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+            )
+        assert caught.value.path == "$.segments[0].block_keys_sha256"
+
+
+@pytest.mark.parametrize("algorithm", list(SigningAlgorithm))
+async def test_signed_publications_are_verified_before_a_layer_is_usable(
+    certificate: CertificatePair, algorithm: SigningAlgorithm
+) -> None:
+    key = ProducerKey.generate(algorithm)
+    trusted = TrustedKeys([key.public])
+    async with (
+        staged(certificate, describe(layers=10), signing_key=key) as stage,
+        stage.consumer(trusted_keys=trusted, require_signature=True) as consumer,
+    ):
+        publication = await stage.publish(2)
+        segment = publication.segment()
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
+        assert retrieval.is_signed
+        for layer in range(7):
+            await segment.put_layer(layer, *stage.layer(layer, 2))
+        await until(lambda: retrieval.stats.objects == 7 * 4)
+        assert retrieval.stats.layers == 0  # not listed yet
+        await segment.put_layer(7, *stage.layer(7, 2))
+        for layer in range(8):
+            assert (await anext(retrieval)).index == layer
+        for layer in (8, 9):
+            await segment.put_layer(layer, *stage.layer(layer, 2))
+        await segment.complete()
+        assert await take(retrieval, stage.descriptor) == [8, 9]
+
+
+@asynccontextmanager
+async def refusing(certificate: CertificatePair, *, signs: bool) -> AsyncIterator[Any]:
+    key = ProducerKey.generate()
+    async with staged(certificate, describe(), signing_key=key if signs else None) as stage:
+        await stage.publish_all(1)
+        yield stage, key
+
+
+async def test_an_unsigned_publication_is_refused_when_signatures_are_required(
+    certificate: CertificatePair,
+) -> None:
+    trusted = TrustedKeys([ProducerKey.generate().public])
+    async with (
+        refusing(certificate, signs=False) as (stage, _),
+        stage.consumer(trusted_keys=trusted, require_signature=True) as consumer,
+    ):
+        with pytest.raises(SignatureInvalid, match="signatures are required"):
+            await consumer.retrieve(
+                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+            )
+        async with stage.consumer(trusted_keys=trusted) as lenient:
+            retrieval = await lenient.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
+            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+
+
+async def test_an_unknown_key_is_refused_and_named(certificate: CertificatePair) -> None:
+    trusted = TrustedKeys([ProducerKey.generate().public])
+    async with refusing(certificate, signs=True) as (stage, key):
+        for required in (True, False):
+            async with stage.consumer(trusted_keys=trusted, require_signature=required) as consumer:
+                with pytest.raises(UnknownKey, match=key.key_id.hex()):
+                    await consumer.retrieve(
+                        stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+                    )
+        async with stage.consumer() as careless:
+            retrieval = await careless.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
+            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+
+
+async def test_a_wrong_signature_is_refused(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forged(payload: bytes, key: ProducerKey) -> bytes:
+        octets = bytearray(sign(payload, key))
+        octets[-1] ^= 1
+        return bytes(octets)
+
+    monkeypatch.setattr(cose, "sign", forged)
+    async with refusing(certificate, signs=True) as (stage, key):
+        trusted = TrustedKeys([key.public])
+        async with stage.consumer(trusted_keys=trusted, require_signature=True) as consumer:
+            with pytest.raises(SignatureInvalid, match="does not hold"):
+                await consumer.retrieve(
+                    stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
+                )
+
+
+async def test_a_signature_that_breaks_later_ends_the_retrieval(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ProducerKey.generate()
+    async with (
+        staged(certificate, describe(), signing_key=key) as stage,
+        stage.consumer(trusted_keys=TrustedKeys([key.public])) as consumer,
+    ):
+        publication = await stage.publish(1)
+        segment = publication.segment()
+        await segment.put_layer(0, *stage.layer(0, 1))
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
+        assert (await anext(retrieval)).index == 0
+        monkeypatch.setattr(cose, "sign", lambda payload, key: sign(payload, key)[:-1] + b"x")
+        await produce_rest(segment, stage)
+        with pytest.raises(SignatureInvalid):
+            async for _ in retrieval:
+                pass
+        with pytest.raises(SignatureInvalid):
+            await retrieval.finished()
+
+
+async def produce_rest(segment: Any, stage: Any) -> None:
+    publication = segment.publication
+    publication._production._is_manifest_due = True
+    for layer in (1, 2):
+        await segment.put_layer(layer, *stage.layer(layer, 1))
+    await segment.complete()
+
+
+async def test_signatures_cannot_be_required_without_keys(certificate: CertificatePair) -> None:
+    async with staged(certificate, describe()) as stage:
+        with pytest.raises(ValueError, match="needs trusted_keys"):
+            async with stage.consumer(require_signature=True):
+                pass
+
+
+# Slow and killed peers
+
+
+async def test_a_subscriber_that_does_not_read_is_cut_off_and_slows_nobody(
+    certificate: CertificatePair,
+) -> None:
+    import moqt
+    from moqt.codes import PublishDoneCode
+    from moqt.errors import RequestEnded
+
+    descriptor = describe(layers=8, head_dim=4096)
+    session_config = SessionConfig(max_lag_octets=1 << 18)
+    async with staged(certificate, descriptor, session_config=session_config) as stage:
+        publication = await stage.publish(2)
+        segment = publication.segment()
+        async with (
+            moqt.connect(
+                stage.url,
+                ca=certificate.certificate,
+                config=SessionConfig(max_buffered_octets=1 << 14, done_timeout_s=0.2),
+                transport_config=TransportConfig(
+                    stream_window_octets=1 << 14, connection_window_octets=1 << 15
+                ),
+            ) as idle,
+            idle.subscribe(publication.name.track(b"k.raw.s0")) as subscription,
+            stage.consumer() as consumer,
+        ):
+            retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 2))
+            for layer in range(8):
+                await segment.put_layer(layer, *stage.layer(layer, 2))
+            await segment.complete()
+            assert await take(retrieval, descriptor) == list(range(8))
+            assert idle.stats.octets_unread <= 1 << 16
+            with pytest.raises(RequestEnded) as caught:
+                async for _ in subscription:
+                    pass
+            assert caught.value.code is PublishDoneCode.TOO_FAR_BEHIND
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from tests.kvcs import child
+asyncio.run(child.{role}(*sys.argv[1:]))
+"""
+
+
+@asynccontextmanager
+async def child(role: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CHILD.format(role=role),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def test_a_producer_killed_in_the_middle_of_a_layer_leaves_the_exact_missing_list(
+    certificate: CertificatePair, tmp_path: Path
+) -> None:
+    from kvcs.consumer import Consumer
+    from tests.kvcs.support import SCOPE
+
+    (tmp_path / "tls.pem").write_bytes(certificate.certificate)
+    (tmp_path / "key.pem").write_bytes(certificate.private_key)
+    descriptor = describe()
+    config = replace(CONSUMING, connect_timeout_s=0.3, recovery_deadline_s=2.0)
+    async with child("producer", str(tmp_path)) as process:
+        port = int(await line(process))
+        async with Consumer.connect(
+            f"moqt://127.0.0.1:{port}/",
+            scope=SCOPE,
+            ca=certificate.certificate,
+            config=config,
+            transport_config=TransportConfig(idle_timeout_s=1.0, close_linger_s=0.01),
+        ) as consumer:
+            retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 4))
+            assert (await anext(retrieval)).index == 0
+            # Layer 1 is half there: blocks 0 and 1 of each track.
+            await until(lambda: retrieval.stats.objects == 8 + 4)
+            process.send_signal(signal.SIGKILL)
+            taken, error = await take_incomplete(retrieval, descriptor)
+            assert taken == []
+            assert texts(error.missing) == [
+                *(f"segment 0 layer 1 {c} block {b}" for c in "kv" for b in (2, 3)),
+                *(f"segment 0 layer 2 {c} block {b}" for c in "kv" for b in range(4)),
+            ]
+            assert retrieval.stats.missing == 12
+            assert retrieval.stats.open_requests == 0
+
+
+async def test_a_killed_consumer_leaves_the_producer_and_others_alone(
+    certificate: CertificatePair, tmp_path: Path
+) -> None:
+    (tmp_path / "tls.pem").write_bytes(certificate.certificate)
+    async with staged(certificate, describe()) as stage:
+        publication = await stage.publish(4)
+        segment = publication.segment()
+        await segment.put_layer(0, *stage.layer(0, 4))
+        async with (
+            child("consumer", str(tmp_path), str(stage.producer.port)) as process,
+            stage.consumer() as other,
+        ):
+            assert await line(process) == "layer 0"
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+            retrieval = await other.retrieve(stage.descriptor, prompt(stage.descriptor, 4))
+            for layer in (1, 2):
+                await segment.put_layer(layer, *stage.layer(layer, 4))
+            await segment.complete()
+            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
+
+
+async def test_the_error_names_some_and_has_all_that_is_missing(
+    certificate: CertificatePair,
+) -> None:
+    config = ConsumerConfig(discovery_settle_s=0.05, stall_timeout_s=0.1, recovery_deadline_s=0.2)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(4)
+        publication.segment()
+        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 4))
+        with pytest.raises(IncompleteRetrieval, match=r"24 Objects are missing.* and 16 more"):
+            await retrieval.finished()
+        assert len(retrieval.missing) == 24
