@@ -7,7 +7,7 @@ import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
-from moqt.errors import MoqtError
+from moqt.errors import MoqtError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ class RelayLink:
             assert self.session is not None
             ended = await self.session.wait_closed()
             self.session = None
-            _log.warning("relay lost: %s %s", ended.code.name, ended.reason)
+            _log.warning("relay lost: %s %s", ended.code.name, printable(ended.reason))
             await self._stack.aclose()
             self._offered = dict.fromkeys(self._offered)
             self.session = await self._reconnect()

@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from moqt.types import FullTrackName
 
 
+MAX_PRINTED = 256
+"""Characters of a peer's text that a message shows."""
+
+
+def printable(text: str) -> str:
+    """Return a peer's text for a log or message: cut, control characters escaped (MOQT-22 15.9)."""
+    shown = text if len(text) <= MAX_PRINTED else text[:MAX_PRINTED] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown
+    )
+
+
 class MoqtError(Exception):
     """Base of all errors of this package."""
 
@@ -41,7 +55,7 @@ class ConnectFailed(MoqtError):
     """
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"cannot connect to {address}: {reason}")
+        super().__init__(f"cannot connect to {address}: {printable(reason)}")
         self.address = address
         self.reason = reason
 
@@ -50,7 +64,7 @@ class RemoteProtocolError(MoqtError):
     """Ends the session: the peer broke the protocol; `code` is what we close with."""
 
     def __init__(self, code: SessionErrorCode, reason: str) -> None:
-        super().__init__(f"{code.name}: {reason}")
+        super().__init__(f"{code.name}: {printable(reason)}")
         self.code = code
         self.reason = reason
 
@@ -60,7 +74,9 @@ class SessionClosed(MoqtError):
 
     def __init__(self, code: SessionErrorCode, reason: str, *, by_peer: bool) -> None:
         who = "by the peer" if by_peer else "here"
-        super().__init__(f"session closed {who}: {code.name}" + (f" ({reason})" if reason else ""))
+        super().__init__(
+            f"session closed {who}: {code.name}" + (f" ({printable(reason)})" if reason else "")
+        )
         self.code = code
         self.reason = reason
         self.by_peer = by_peer
@@ -82,7 +98,9 @@ class RequestRejected(MoqtError):
         redirect_uri: str | None = None,
         redirect_name: FullTrackName | None = None,
     ) -> None:
-        super().__init__(f"request rejected: {code.name}" + (f" ({reason})" if reason else ""))
+        super().__init__(
+            f"request rejected: {code.name}" + (f" ({printable(reason)})" if reason else "")
+        )
         self.code = code
         self.reason = reason
         self.retry_interval_ms = retry_interval_ms
@@ -94,7 +112,9 @@ class RequestEnded(MoqtError):
     """Ends the request: the publisher ended it for another reason than the track's end."""
 
     def __init__(self, code: PublishDoneCode, reason: str) -> None:
-        super().__init__(f"publisher ended it: {code.name}" + (f" ({reason})" if reason else ""))
+        super().__init__(
+            f"publisher ended it: {code.name}" + (f" ({printable(reason)})" if reason else "")
+        )
         self.code = code
         self.reason = reason
 

@@ -154,7 +154,7 @@ class Fetch(ItemStream[FetchItem]):
         """Change the Subscriber Priority, all that can change of a FETCH (MOQT-22 9.5).
 
         Raises: RequestRejected, after which the publisher ends the fetch; TimedOut,
-        LocalProtocolError once the publisher has sent FETCH_OK and takes no more updates.
+        LocalProtocolError once the publisher takes no more updates.
         """
         update_id = self._session.update_request(
             self.request_id,
