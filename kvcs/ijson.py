@@ -51,9 +51,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
-    names = [name for name, _ in pairs]
     duplicated = _Duplicated(members)
-    duplicated.name = next(name for name in names if names.count(name) > 1)
+    for name, _ in pairs:  # `members` becomes the names that were not met yet
+        if name not in members:
+            duplicated.name = name
+            break
+        del members[name]
     return duplicated
 
 

@@ -31,6 +31,10 @@ class SessionConfig:
     max_requests: int = 1024
     """Open requests that a peer may have; more are refused with EXCESSIVE_LOAD."""
 
+    max_fills: int = 64
+    """Fills of one subscription that a peer may have open at once; the update that asks for more is
+    refused with EXCESSIVE_LOAD, and ends the subscription as any refused update does."""
+
     max_pending_requests: int = 4096
     """Our own requests that may be open at once; more raise ResourceBusy."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from moqt.codes import PublishDoneCode, StreamResetCode
+from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.session.outbound import CursorState, FetchCursor, SubgroupCursor
 from moqt.session.scheduler import Flow
 from moqt.session.states import Phase
@@ -239,6 +239,11 @@ class ServedSubscription:
         if self.is_over:
             return  # it crossed our PUBLISH_DONE
         parameters = message.parameters
+        limit = self._context.config.max_fills
+        if parameters.fill is not None and len(self._fills) >= limit:
+            reason = f"{limit} fills are open"
+            self._fail_update(RequestError(code=RequestErrorCode.EXCESSIVE_LOAD, reason=reason))
+            return
         try:
             state = self.state.updated(
                 parameters,
