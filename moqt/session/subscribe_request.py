@@ -91,6 +91,7 @@ class SubscribeRequest(TrackHandle, OwnRequest):
         reason = refusal(message.properties)
         if reason is not None:
             self.stream.cancel(StreamResetCode.CANCELLED)
+            self.subscription.refuse(message.track_alias)
             self.fail(
                 RequestRejected(self.request_id, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
             )
@@ -221,7 +222,7 @@ class PublicationOffer(TrackHandle):
 
     def _drop(self) -> None:
         self.context.handles.pop(self.stream.request_id, None)
-        self._subscriber.drop_offer(self.message.track_alias)
+        self._subscriber.drop_alias(self.message.track_alias)
 
     # Handle
 

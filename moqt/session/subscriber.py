@@ -218,10 +218,10 @@ class Subscriber:
         else:
             stream.handler = PublicationOffer(self, self._context, stream, message)
             return
-        self.drop_offer(message.track_alias)
+        self.drop_alias(message.track_alias)
 
-    def drop_offer(self, alias: int) -> None:
-        """A PUBLISH is refused or gone: streams that came early for it are stopped."""
+    def drop_alias(self, alias: int) -> None:
+        """Nothing came of an alias that the peer named: its streams are stopped, early or late."""
         self.aliases.cancel_reserved(alias)
         if self.aliases.find(alias) is None:
             self.aliases.retire(alias)

@@ -145,6 +145,10 @@ class Subscription:
         self.settle_fill(self.request_id, largest)
         self._subscriber.bind_strays(alias, now)
 
+    def refuse(self, alias: int) -> None:
+        """SUBSCRIBE_OK names a track that must not be used: what comes for it is not held."""
+        self._subscriber.drop_alias(alias)
+
     def narrow(self, parameters: Parameters, largest: Location | None) -> None:
         """An update with these parameters was accepted at this Largest Object."""
         if parameters.location_filter is not None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from moqt.codes import PublishDoneCode, StreamResetCode
-from moqt.session.events import SubscriptionEnded
+from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
+from moqt.session.events import RequestRejected, SubscriptionEnded
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
+from moqt.wire.fields import KeyValue
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import PublishDone
 from moqt.wire.params import Parameters
+from moqt.wire.properties import TrackProperties
 from tests.session.receiving import established, one, subgroup
 from tests.session.sending import Sending, payload_of, places
 
@@ -57,6 +59,18 @@ def test_stream_that_promised_the_end_of_its_group_ends_by_fin_with_all_of_it() 
     assert head.ends_group
     assert places(side.objects([stream_id])) == [(0, 1), (0, 2)]
     assert side.transport.streams[stream_id].fin
+
+
+def test_streams_of_a_track_that_must_not_be_used_are_stopped_at_once() -> None:
+    """An unknown Mandatory Track Property (MOQT-22 3.7); late Objects are discarded (3.1.3)."""
+    peer = ScriptedPeer()
+    early, late = peer.open_uni(), peer.open_uni()
+    peer.send_octets(early, subgroup(0, [0]))
+    established(peer, properties=TrackProperties((KeyValue(0x4001, b"x"),)))
+    peer.send_octets(late, subgroup(1, [0]))
+    assert set(peer.transport.stops) >= {early, late}
+    assert peer.session.stats.stray_streams_held == 0
+    assert one(peer.take(RequestRejected)).code is RequestErrorCode.UNSUPPORTED_EXTENSION
 
 
 @pytest.mark.parametrize("reset_first", [True, False])
