@@ -7,7 +7,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from kvcs.cli.exits import CommandError, ExitCode
-from kvcs.keys import PublicKey, TrustedKeys
+from kvcs.errors import InvalidKey
+from kvcs.keys import ProducerKey, PublicKey, TrustedKeys
 from moqt.tls import load_trust
 from moqt.uri import MoqtUri
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
-__all__ = ["need_authority", "need_trusted", "need_url", "run"]
+__all__ = ["need_authority", "need_signing_key", "need_trusted", "need_url", "run"]
 
 
 def need_url(text: str) -> MoqtUri:
@@ -42,7 +43,28 @@ def need_trusted(paths: Sequence[Path] | None) -> TrustedKeys | None:
     """Return the producers' keys to trust, None when none is named."""
     if not paths:
         return None
-    return TrustedKeys(PublicKey.load(path) for path in paths)
+    return TrustedKeys(map(_public_key, paths))
+
+
+def _public_key(path: Path) -> PublicKey:
+    try:
+        return PublicKey.load(path)
+    except InvalidKey as error:
+        raise CommandError(
+            ExitCode.USAGE, f"--trust: {path}: {error}", hint="`kvcs keygen producer` writes one"
+        ) from error
+
+
+def need_signing_key(path: Path | None) -> ProducerKey | None:
+    """Return the key to sign manifests with, None when none is named."""
+    if path is None:
+        return None
+    try:
+        return ProducerKey.load(path)
+    except InvalidKey as error:
+        raise CommandError(
+            ExitCode.USAGE, f"--sign: {path}: {error}", hint="`kvcs keygen producer` makes one"
+        ) from error
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

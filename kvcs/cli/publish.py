@@ -18,7 +18,6 @@ from kvcs.cli.summaries import descriptor_line, name_record
 from kvcs.cli.tensors import K_NAMES, V_NAMES, CacheFile, NameTemplate
 from kvcs.config import ProducerConfig
 from kvcs.errors import InvalidTokens
-from kvcs.keys import ProducerKey
 from kvcs.kvsp.codecs import CODECS
 from kvcs.kvsp.identity import Prefix
 from kvcs.kvsp.shapes import Layout  # noqa: TC001  as above
@@ -27,9 +26,10 @@ from kvcs.publisher import Producer
 from moqt.tls import load_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from contextlib import AbstractAsyncContextManager
 
+    from kvcs.keys import ProducerKey
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.kvsp.shapes import AnyArray
@@ -164,7 +164,7 @@ def publish(
     scope = inputs.need_scope(scope_key_file)
     if codec not in CODECS:
         raise CommandError(ExitCode.USAGE, f"--codec: there is no codec {codec!r}")
-    signing_key = None if sign is None else ProducerKey.load(sign)
+    signing_key = connect.need_signing_key(sign)
     producer = _producer(
         listen,
         certificate,
@@ -297,9 +297,10 @@ async def _publish(
         with output.progress("published", total, "layers") as show:
             for first, blocks in spans:
                 segment = publication.segment(first, blocks, work.codec, work.joint)
-                await _publish_segment(segment, work, output)
+                async for layer in _publish_layers(segment, work):
+                    output.emit({"event": "layer", "first_block": first, "layer": layer})
+                    show(publication.stats.layers)
                 await segment.complete()
-                show(publication.stats.layers)
         _say_complete(publication, output)
         if work.serve_for_s is None:
             output.note("serving until Ctrl-C")
@@ -308,14 +309,15 @@ async def _publish(
             await asyncio.sleep(work.serve_for_s)
 
 
-async def _publish_segment(segment: Segment, work: _Work, output: Output) -> None:
+async def _publish_layers(segment: Segment, work: _Work) -> AsyncIterator[int]:
+    """Publish a segment's layers, and yield the index of each when it is on its way."""
     for layer in range(work.descriptor.layers):
         k = _cut(work, layer, work.layers.k(layer), segment.tokens)
         v = work.layers.v(layer, work.descriptor)
         await segment.put_layer(
             layer, k, None if v is None else _cut(work, layer, v, segment.tokens)
         )
-        output.emit({"event": "layer", "first_block": segment.first_block, "layer": layer})
+        yield layer
 
 
 def _cut(work: _Work, layer: int, tensor: AnyArray, tokens: slice) -> AnyArray:

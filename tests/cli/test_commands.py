@@ -370,3 +370,16 @@ def test_codes_are_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     for code in exits.ExitCode:
         assert f" {int(code)} " in text or f" {int(code)}," in text
+
+
+def test_trusted_keys_come_from_options_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / "a.pub", tmp_path / "b.pub"]
+    for path in paths:
+        path.write_bytes(ProducerKey.generate().public.to_pem())
+    monkeypatch.setenv("KVCS_TRUST", os.pathsep.join(map(str, paths)))
+    assert main(["inspect", str(tmp_path / "none")]) == ExitCode.FILE  # both keys were read
+    paths[1].write_text("no key")
+    assert main(["inspect", str(tmp_path / "none")]) == ExitCode.USAGE
+    assert f"--trust: {paths[1]}: not a PEM public key" in capsys.readouterr().err
