@@ -185,6 +185,7 @@ class Publisher:
                 priority=DEFAULT_PRIORITY,
                 group_order=track.properties.default_group_order,
                 location_range=LocationFilter.next_object().resolve_subscription(largest),
+                is_range_given=False,
             ),
             is_offer=True,
         )

@@ -45,6 +45,8 @@ class SubscriptionState:
     priority: int
     group_order: GroupOrder
     location_range: LocationRange | None = None
+    is_range_given: bool = True
+    """False: nobody named a filter, and the range is what PUBLISH implies (MOQT-22 9.8)."""
     range_filters: RangeFilters = field(default_factory=RangeFilters)
 
     def updated(
@@ -73,6 +75,7 @@ class SubscriptionState:
             forward=self.forward if forward is None else forward,
             priority=self.priority if priority is None else priority,
             location_range=location_range,
+            is_range_given=self.is_range_given or location is not None,
             range_filters=kept,
         )
 
@@ -94,7 +97,7 @@ class SubscriptionState:
             return None
         if fill.location_filter is not None:
             return fill.location_filter.resolve_fill(largest)
-        if self.location_range is None:
+        if self.location_range is None or not self.is_range_given:
             return LocationFilter.none().resolve_fill(largest)
         start, end = self.location_range.start, self.location_range.end
         end = largest if end is None else min(end, largest)

@@ -123,6 +123,25 @@ def test_fetch_of_ours_ends_its_direction_after_the_publishers_fin() -> None:
 # PUBLISH
 
 
+def test_fill_of_an_offered_track_without_any_filter_covers_all_of_it() -> None:
+    """No filter anywhere: {0,0} to Largest, for a PUBLISH too (MOQT-22 9.5, 9.8)."""
+    peer = ScriptedPeer(Role.CLIENT)
+    track = TrackSource(NAME)
+    writer = track.open_group(0)
+    writer.write(0, b"old")
+    peer.session.publish(track, forward=False, now=peer.now)
+    writer.write(1, b"later")
+    update_id = peer.next_request_id()
+    peer.send(
+        0, RequestOk(), RequestUpdate(update_id, Parameters(forward=True, fill=FillParameters()))
+    )
+    fill = one([s for s in peer.transport.sent if s % 4 == 2 and s != 2])
+    assert fill in peer.transport.finished
+    octets = bytes(peer.transport.sent[fill])
+    assert octets.startswith(bytes((5, update_id)))
+    assert octets.index(b"old") < octets.index(b"later")
+
+
 def test_subscriber_may_end_its_direction_before_the_offered_track_ends() -> None:
     """FIN is no cancel (MOQT-22 6.4.2.2): Objects go on, and PUBLISH_DONE ends the offer."""
     peer = ScriptedPeer(Role.CLIENT)
