@@ -10,8 +10,8 @@ from kvcs.errors import ManifestInvalid, PublicationGone
 from kvcs.manifest import Manifest, check_successor
 from kvcs.names import MANIFEST, MANIFEST_COSE
 from kvcs.retrieval import manifest_fill
-from moqt.codes import ObjectStatus, RequestErrorCode
-from moqt.errors import RequestRejected, StreamReset, TimedOut
+from moqt.codes import ObjectStatus, PublishDoneCode, RequestErrorCode
+from moqt.errors import RequestEnded, RequestRejected, StreamReset, TimedOut
 from moqt.session.events import FillEnded, ObjectReceived
 from moqt.types import FullTrackName
 from moqt.wire.filters import LocationFilter
@@ -31,6 +31,9 @@ __all__ = ["ManifestFeed"]
 MANIFEST_PRIORITY = 0
 """Subscriber Priority: manifests before everything else."""
 
+MAX_RENEWALS = 8
+"""How often in a row the track is subscribed to again without getting a newer version."""
+
 
 class ManifestFeed:
     """An async iterator of manifest versions, the current one first; it ends with the track.
@@ -38,7 +41,8 @@ class ManifestFeed:
     `async with` subscribes: to manifest.cose, and to manifest only if the publisher says that the
     former does not exist and no signature is required. Iterating raises ManifestInvalid and its
     like for a version that does not hold or contradicts an earlier one, and what ended the
-    subscription, if not the track's end.
+    subscription, if not the track's end. Being too far behind does not end it: only the newest
+    version counts, so it is subscribed to again.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class ManifestFeed:
         self._version = -1
         self._latest: Manifest | None = None
         self._has_fill = True
+        self._renewals = 0
 
     async def __aenter__(self) -> Self:
         """Subscribe. Raises: PublicationGone, SignatureInvalid, RequestRejected, SessionClosed."""
@@ -100,7 +105,14 @@ class ManifestFeed:
                 manifest = await self._fetch_current()
                 if manifest is not None:
                     return manifest
-            item = await anext(self._subscription)
+            try:
+                item = await anext(self._subscription)
+            except RequestEnded as error:
+                is_behind = error.code is PublishDoneCode.TOO_FAR_BEHIND
+                if not is_behind or self._renewals == MAX_RENEWALS:
+                    raise
+                await self._renew()
+                continue
             if isinstance(item, ObjectReceived) and item.object.status is ObjectStatus.NORMAL:
                 group_id = item.object.header.group_id
                 manifest = await self._read(group_id, item.object.payload)
@@ -151,6 +163,12 @@ class ManifestFeed:
             else:
                 return subscription
 
+    async def _renew(self) -> None:
+        """Subscribe again: versions that were due to us are not retained any more."""
+        self._renewals += 1
+        await self._stack.aclose()
+        self._subscription = await self._subscribe(MANIFEST_COSE if self.is_signed else MANIFEST)
+
     async def _fetch_current(self) -> Manifest | None:
         """Get the current version by FETCH: the fill was refused or cut."""
         assert self._subscription is not None
@@ -195,5 +213,6 @@ class ManifestFeed:
         if self._latest is not None:
             check_successor(self._latest, manifest)
         self._version = group_id
+        self._renewals = 0
         self._latest = manifest
         return manifest
