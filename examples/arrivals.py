@@ -41,6 +41,11 @@ class Arrivals:
         self._retrieval.close()
         self._thread.join()
 
+    @property
+    def arrived_at(self) -> dict[int, float]:
+        """By layer: when the last of its Objects was verified, by the same clock."""
+        return self._retrieval.arrived_at
+
     def wait(self, layer: int) -> None:
         """Return when `layer` is usable. Raises what the retrieval raised, or TimeoutError."""
         with self._changed:

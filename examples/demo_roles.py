@@ -223,7 +223,7 @@ def report(
         Continued(
             tokens=model.decode(logits, cache, new_tokens=settings.new_tokens),
             cache_digest=digest.hexdigest(),
-            arrived_at=dict(arrivals.usable_at) if arrivals is not None else {},
+            arrived_at=arrivals.arrived_at if arrivals is not None else {},
             usable_at=dict(arrivals.usable_at) if arrivals is not None else {},
             joined_at=joined_at,
             first_token_at=first_token_at,

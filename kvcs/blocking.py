@@ -469,6 +469,11 @@ class Retrieval:
         """Counters of this retrieval."""
         return self._inner.stats
 
+    @property
+    def arrived_at(self) -> dict[int, float]:
+        """By layer: `time.monotonic()` when the last of its Objects was verified, so far."""
+        return dict(self._inner.arrived_at)
+
     def __iter__(self) -> Self:
         return self
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -90,6 +91,8 @@ class Collector:
         self.error: Exception | None = None
         """Why the retrieval did not bring everything; set when it is over."""
         self.is_over = False
+        self.arrived_at: dict[int, float] = {}
+        """By layer: `time.monotonic()` when the last of its Objects was first verified."""
         self.assembly = Assembly(
             prefix.descriptor,
             destinations,
@@ -179,6 +182,7 @@ class Collector:
             self._recovered = True
             self._changed.set()
         if self.assembly.has_all_objects(layer):
+            self.arrived_at.setdefault(layer, time.monotonic())
             self._changed.set()
 
     def lose(self, track: int, layer: int, block: int | None = None) -> None:
@@ -335,6 +339,7 @@ class Collector:
 
     def _collect(self, take: Callable[[], UsableLayer | None]) -> None:
         while (layer := take()) is not None:
+            self.arrived_at.setdefault(layer.index, time.monotonic())
             self.ready.append(layer)
             self._news.set()
 

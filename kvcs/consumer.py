@@ -114,6 +114,11 @@ class Retrieval:
         """Counters of this retrieval."""
         return self._collector.stats
 
+    @property
+    def arrived_at(self) -> Mapping[int, float]:
+        """By layer: `time.monotonic()` when the last of its Objects was verified, so far."""
+        return self._collector.arrived_at
+
     # Layers
 
     def __aiter__(self) -> Self:
