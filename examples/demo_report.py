@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the processes reported; every time is `time.monotonic()`, in seconds."""
+    """What the processes reported; times are `time.monotonic()`, one clock for a whole machine."""
 
     started_at: float
     layers: int
