@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
 from kvcs.errors import TensorMismatch
 from kvcs.kvsp.shapes import AnyArray, BlockShape, Component, Layout
 from kvcs.kvsp.tensors import LayerTensor
@@ -21,13 +24,18 @@ Into: TypeAlias = "Mapping[int, LayerArrays] | Sequence[LayerArrays]"
 """By layer, or in the order of the layers asked for."""
 
 
+MAX_OVERLAP_WORK = 10_000
+"""Bound on numpy's search for an octet that two strided arrays share; some layouts need more, and
+are trusted."""
+
+
 class Destinations:
     """The K and V arrays of the layers `first_layer` to `last_layer`, `tokens` tokens of each.
 
     `into`: arrays that the caller owns; each has the descriptor's layout and dtype, and `tokens`
     tokens or more, of which the first `tokens` are written. None: each layer's arrays are allocated
     when its first Object arrives.
-    Raises: TensorMismatch for arrays that do not fit.
+    Raises: TensorMismatch for arrays that do not fit, or share memory with each other.
     """
 
     def __init__(
@@ -58,8 +66,11 @@ class Destinations:
                     f"({first_layer}..{last_layer})"
                 )
             arrays = dict(zip(layers, into, strict=True))
-        for layer, (k, v) in arrays.items():
-            self._tensors[layer] = self._checked(layer, k, v)
+        for layer, pair in arrays.items():
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise TensorMismatch(f"into: layer {layer} needs a pair of arrays, K and V")
+            self._tensors[layer] = self._checked(layer, *pair)
+        self._refuse_shared_memory()
 
     def tensor(self, layer: int, component: Component) -> LayerTensor:
         """Return the array of K or V of a layer; it is allocated now if it was not yet."""
@@ -133,6 +144,22 @@ class Destinations:
             return array[: self.tokens]
         return array[:, : self.tokens]
 
+    def _refuse_shared_memory(self) -> None:
+        """Refuse arrays that would be written over each other: Objects come in any order."""
+        placed = [
+            (*byte_bounds(shown), shown, f"{part.text} array of layer {layer}")
+            for layer, tensors in self._tensors.items()
+            for part in tensors
+            if (shown := self._shown(layer, part)).size
+        ]
+        placed.sort(key=lambda one: one[:2])
+        for at, (_, stop, array, what) in enumerate(placed):
+            for start, _, other, other_what in placed[at + 1 :]:
+                if start >= stop:
+                    break
+                if _shares_memory(array, other):
+                    raise TensorMismatch(f"into: {what} shares memory with {other_what}")
+
     def _checked(self, layer: int, k: AnyArray, v: AnyArray | None) -> dict[Component, LayerTensor]:
         geometry = self._descriptor.geometry(layer)
         if (v is not None) != geometry.has(Component.V):
@@ -151,3 +178,11 @@ class Destinations:
                 )
             tensors[component] = tensor
         return tensors
+
+
+def _shares_memory(one: AnyArray, other: AnyArray) -> bool:
+    try:
+        # the stubs know only two of the numbers that may stand here
+        return np.shares_memory(one, other, max_work=MAX_OVERLAP_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False

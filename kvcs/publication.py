@@ -280,8 +280,7 @@ class Publication:
         self, segment: SegmentProduction, tracks: dict[DataTrackName, TrackSource]
     ) -> None:
         self._check_live()
-        if not self._production.complete_segment(segment):
-            return
+        self._production.complete_segment(segment)
         self._publish_manifest_if_due()
         for track in tracks.values():
             track.end(end_of_track(self.descriptor.layers))
@@ -380,7 +379,8 @@ class Segment:
         Raises: ProductionError while layers lack.
         """
         async with self._turn:
-            self.publication._complete_segment(self._production, self._tracks)
+            if not self.is_complete:
+                self.publication._complete_segment(self._production, self._tracks)
 
     def __repr__(self) -> str:
         span = self._production.plan.span

@@ -39,6 +39,8 @@ class LayerTensor:
         self._axis = geometry.token_axis()
         axes = "tokens, heads, dim" if geometry.layout is Layout.NHD else "heads, tokens, dim"
         what = f"{component.text} array in layout {geometry.layout.value!r} ({axes})"
+        if not isinstance(array, np.ndarray):
+            raise TensorMismatch(f"{what}: expected a numpy array, got {type(array).__name__}")
         if array.ndim != 3:
             raise TensorMismatch(f"{what}: expected 3 axes, got shape {array.shape}")
         self.tokens: int = array.shape[self._axis]
