@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvcs.blocking import BlockingError, Consumer, Producer
+from kvcs.blocking import BlockingError, Consumer, Loan, Producer
 from kvcs.errors import IncompleteRetrieval, ProductionError, PublicationNotFound
 from kvcs.loop_thread import LoopThread
 from kvcs.publication import PublicationState
@@ -62,7 +62,7 @@ def test_an_engine_thread_puts_layers_and_another_takes_them(
     segment = publication.segment(0, 2)
     assert (segment.first_block, segment.blocks, segment.tokens) == (0, 2, slice(0, 8))
     assert segment.track_names == ("k.raw.s0", "v.raw.s0")
-    loans = []
+    loans: list[Loan | None] = []
 
     def engine() -> None:
         loans.extend(
