@@ -32,7 +32,7 @@ from moqt.asyncio.config import TransportConfig
 from moqt.errors import MoqtError, ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from kvcs.collector import Recompute
@@ -308,42 +308,42 @@ class Consumer:
         deadline_s = self.config.recovery_deadline_s
         if recovery_deadline_s is not None:
             deadline_s = recovery_deadline_s
-        finder = _Finder(self, prefix)
+
+        def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
+            taken = covered if blocks is None else min(blocks, covered)
+            collector = Collector(
+                _Network(self, prefix, finder),
+                prefix=prefix,
+                first_layer=first_layer,
+                last_layer=last_layer,
+                blocks=taken,
+                destinations=Destinations(
+                    descriptor,
+                    first_layer=first_layer,
+                    last_layer=last_layer,
+                    tokens=taken * descriptor.block_tokens,
+                    into=into,
+                ),
+                require_listed=self._trust.require_signature,
+                sources=[Endpoint(s) if isinstance(s, str) else s for s in sources],
+                recompute=recompute,
+                recovery_deadline_s=deadline_s,
+                config=self.config,
+                threads=self._threads,
+                stats=RetrievalStats(),
+            )
+            collector.begin(feed)
+            return collector, taken
+
+        finder = _Finder(self, prefix, begin)
         try:
             if publication is not None:
-                feed, covered = await finder.take(publication)
+                collector, taken = await finder.take(publication)
             else:
                 timeout_s = self.config.discovery_timeout_s
                 if discovery_timeout_s is not None:
                     timeout_s = discovery_timeout_s
-                feed, covered = await finder.find(timeout_s)
-            taken = covered if blocks is None else min(blocks, covered)
-            try:
-                collector = Collector(
-                    _Network(self, prefix, finder),
-                    prefix=prefix,
-                    first_layer=first_layer,
-                    last_layer=last_layer,
-                    blocks=taken,
-                    destinations=Destinations(
-                        descriptor,
-                        first_layer=first_layer,
-                        last_layer=last_layer,
-                        tokens=taken * descriptor.block_tokens,
-                        into=into,
-                    ),
-                    require_listed=self._trust.require_signature,
-                    sources=[Endpoint(s) if isinstance(s, str) else s for s in sources],
-                    recompute=recompute,
-                    recovery_deadline_s=deadline_s,
-                    config=self.config,
-                    threads=self._threads,
-                    stats=RetrievalStats(),
-                )
-                collector.begin(feed)
-            except BaseException:
-                await feed.close()
-                raise
+                collector, taken = await finder.find(timeout_s)
         except BaseException:
             await finder.close()
             raise
@@ -426,11 +426,21 @@ class Consumer:
 
 
 class _Finder:
-    """Finds the publication that a retrieval begins with (KVCS 5.1)."""
+    """Finds the publication that a retrieval begins with (KVCS 5.1).
 
-    def __init__(self, consumer: Consumer, prefix: Prefix) -> None:
+    `begin` begins with a publication of so many blocks: it returns the collector and the blocks
+    that are taken, or raises PublicationUnusable, and the next publication is tried.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        prefix: Prefix,
+        begin: Callable[[Feed, int], tuple[Collector, int]],
+    ) -> None:
         self._consumer = consumer
         self._prefix = prefix
+        self._begin = begin
         config = consumer.config
         self.discovery = Discovery(
             prefix,
@@ -441,8 +451,8 @@ class _Finder:
         )
         self.watching: Watching | None = None
 
-    async def take(self, namespace: TrackNamespace) -> tuple[Feed, int]:
-        """Open a publication whose namespace is known. Raises: InvalidName, and as `find`."""
+    async def take(self, namespace: TrackNamespace) -> tuple[Collector, int]:
+        """Begin with a publication whose namespace is known. Raises: InvalidName, and as `find`."""
         form = self._consumer.config.namespace_form
         name = PublicationName.parse(namespace, form)
         if name.scope_id != self._prefix.scope_id:
@@ -454,10 +464,18 @@ class _Finder:
         covered = self._prefix.blocks
         if name.anchor_key in self._prefix.keys:
             covered = self._prefix.keys.index(name.anchor_key) + 1
-        return await self._consumer._open_feed(self._prefix, namespace, None), covered
+        return await self._begin_with(namespace, covered)
 
-    async def find(self, timeout_s: float) -> tuple[Feed, int]:
-        """Return the first usable publication of the longest prefix, and its blocks.
+    async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> tuple[Collector, int]:
+        feed = await self._consumer._open_feed(self._prefix, namespace, None)
+        try:
+            return self._begin(feed, blocks)
+        except BaseException:
+            await feed.close()
+            raise
+
+    async def find(self, timeout_s: float) -> tuple[Collector, int]:
+        """Begin with the first usable publication of the longest prefix.
 
         Raises: PublicationNotFound when none appears in time, or what was wrong with the last one.
         """
@@ -473,13 +491,13 @@ class _Finder:
             if found is not None:
                 self.discovery.tried(found)
                 try:
-                    feed = await self._consumer._open_feed(self._prefix, found.namespace, None)
+                    begun = await self._begin_with(found.namespace, found.blocks)
                 except (PublicationUnusable, MoqtError) as error:
                     problem = error
                     session.raise_if_closed()
                     continue
                 await self.watching.keep_only(found.blocks)
-                return feed, found.blocks
+                return begun
             settles = self.discovery.next_deadline(now)
             is_settling = settles is not None or self.watching.is_asking
             if self.discovery.is_exhausted or (now >= deadline and not is_settling):
