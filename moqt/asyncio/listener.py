@@ -53,6 +53,7 @@ class Listener:
         self._transport_config = transport_config
         self._acceptor = acceptor
         self._endpoint: UdpEndpoint | None = None
+        self._is_accepting = True
         self._drivers: dict[bytes, Driver] = {}
         self._ids: dict[Driver, set[bytes]] = {}
 
@@ -78,6 +79,10 @@ class Listener:
         except BaseException:
             self._endpoint.close()
             raise
+
+    def stop_accepting(self) -> None:
+        """Answer no new connection any more; those there are go on."""
+        self._is_accepting = False
 
     def close(self) -> None:
         """Drop all connections at once, and close the socket."""
@@ -151,7 +156,8 @@ class Listener:
         self._endpoint.send([(packet, address)])
 
     def _accept(self, original_id: bytes) -> Driver | None:
-        if self._endpoint is None or len(self._ids) >= self._transport_config.max_connections:
+        is_full = len(self._ids) >= self._transport_config.max_connections
+        if self._endpoint is None or is_full or not self._is_accepting:
             return None
         connection = HeldConnection(
             configuration=self._configuration,

@@ -136,6 +136,7 @@ class Server:
         Cancelled: the sessions are closed; `abort` frees the socket.
         """
         self._is_closed = True
+        self._listener.stop_accepting()  # a client that comes now would be dropped unheard
         self._signal.fire()
         sessions = list(self._driver_of)
         for session in sessions:

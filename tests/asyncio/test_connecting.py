@@ -241,3 +241,19 @@ async def test_no_warning_is_raised_when_verified(certificate: CertificatePair) 
         warnings.simplefilter("error")
         async with serving(certificate) as server, connected(server, certificate):
             pass
+
+
+async def test_a_closing_server_takes_nobody_in(certificate: CertificatePair) -> None:
+    """Whoever comes while the last farewells are repeated would be dropped unheard."""
+    lingering = replace(QUICK, close_linger_s=0.5)
+    hasty = replace(QUICK, handshake_timeout_s=0.2)
+    async with (
+        serving(certificate, transport_config=lingering) as server,
+        connected(server, certificate),
+    ):
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0)
+        with pytest.raises(errors.MoqtError):
+            async with connected(server, certificate, transport_config=hasty):
+                pass
+        await closing
