@@ -72,7 +72,7 @@ async def test_a_publication_of_other_tokens_does_not_hide_the_right_one(
         ) as consumer:
             retrieval = await consumer.retrieve(DESCRIPTOR, TOKENS)
             assert retrieval.publication == publication.namespace
-            async for layer in retrieval:
-                k, _ = tensors(DESCRIPTOR, layer.index, BLOCKS)
-                assert octets_of(layer.k) == octets_of(k)
+            async for usable in retrieval:
+                k, _ = tensors(DESCRIPTOR, usable.index, BLOCKS)
+                assert octets_of(usable.k) == octets_of(k)
             assert retrieval.stats.layers == DESCRIPTOR.layers
