@@ -29,7 +29,9 @@ def place(into: Any) -> Destinations:
 
 
 def test_one_pair_for_all_layers_is_refused() -> None:
-    with pytest.raises(TensorMismatch, match=r"(k|v) array of layer \d shares memory with \1 array of"):
+    with pytest.raises(
+        TensorMismatch, match=r"(k|v) array of layer \d shares memory with \1 array of"
+    ):
         place([(empty(), empty())] * 3)
 
 
