@@ -32,6 +32,7 @@ class FakeTrack:
     largest: Location | None = None
     """As SUBSCRIBE_OK says; None: the largest of `objects` that is not in `live`."""
     resets_fill: bool = False
+    refuses_subscribe: RequestErrorCode | None = None
     refuses_fill: RequestErrorCode | None = None
     refuses_filters: RequestErrorCode | None = None
     refuses_groups: RequestErrorCode | None = None
@@ -52,21 +53,28 @@ class FakeTrack:
 class FakeSession:
     """Enough of `MoqtSession` for a `TrackFeed`; `log` has each request in words."""
 
-    def __init__(self, track: FakeTrack, *, max_filter_ranges: int = 32) -> None:
+    def __init__(
+        self, track: FakeTrack, *, max_filter_ranges: int = 32, absent: bytes | None = None
+    ) -> None:
         self.track = track
+        self.absent = absent
+        """The name of a track that does not exist; every other one is `track`."""
         self.log: list[str] = []
         self.peer_options = SetupOptions(max_filter_ranges=max_filter_ranges)
         self.is_closed = False
 
     def subscribe(self, name: FullTrackName, **options: Any) -> FakeRequest:
+        if name.name == self.absent:
+            absent = FakeTrack(refuses_subscribe=RequestErrorCode.DOES_NOT_EXIST)
+            return FakeRequest(absent, options, _live(absent, options))
         fill = options["fill"]
-        filtered = " filtered" if options["range_filters"] else ""
+        filtered = " filtered" if options.get("range_filters") else ""
         self.log.append(f"subscribe{filtered}{' with fill' if fill else ''}")
         return FakeRequest(self.track, options, _live(self.track, options))
 
     def fetch(self, name: FullTrackName, **options: Any) -> FakeRequest:
         where: LocationFilter = options["location_filter"]
-        filtered = " filtered" if options["range_filters"] else ""
+        filtered = " filtered" if options.get("range_filters") else ""
         last = where.end_group if not where.end_object else f"{where.end_group}.{where.end_object}"
         self.log.append(f"fetch{filtered} {where.start_group}.{where.start_object}-{last}")
         return FakeRequest(self.track, options, _fetched(self.track, options))
@@ -84,7 +92,7 @@ def _selected(
     if edge is None:
         return ()
     wanted = where.resolve_fill(edge)
-    filters = RangeFilters(tuple(options["range_filters"]))
+    filters = RangeFilters(tuple(options.get("range_filters", ())))
     return [
         at
         for at in sorted(track.objects)
@@ -125,14 +133,16 @@ class FakeRequest:
         self._track = track
         self._options = options
         self._items = items
-        self._sink: ObjectSink = options["sink"]
+        self._sink: ObjectSink | None = options.get("sink")
         self.largest = track.edge
         self.is_over = False
 
     async def __aenter__(self) -> Self:
         track, options = self._track, self._options
-        if options["range_filters"]:
+        if options.get("range_filters"):
             _refuse(track.refuses_filters)
+        if "fill" in options:
+            _refuse(track.refuses_subscribe)
         if options.get("fill") is not None:
             _refuse(track.refuses_fill)
         if "fill" not in options:
@@ -163,7 +173,9 @@ class FakeRequest:
     def _object(self, at: Location, from_fill: bool) -> Object:
         payload = self._track.objects[at]
         header = ObjectHeader(at.group_id, at.object_id, 0, 0, len(payload))
-        placement = self._sink.place(header, from_fill=from_fill)
+        placement = None
+        if self._sink is not None:
+            placement = self._sink.place(header, from_fill=from_fill)
         if placement is None:
             return Object(header, memoryview(payload))
         start = 0
