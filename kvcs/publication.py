@@ -25,6 +25,7 @@ from kvcs.stats import PublicationStats
 from moqt.codes import PublishDoneCode
 from moqt.session.source import TrackSource
 from moqt.types import Location
+from moqt.wire.properties import TrackProperties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,10 @@ class Publication:
         )
         self._state = PublicationState.LIVE
         manifest = MANIFEST if producer.signing_key is None else MANIFEST_COSE
-        self._manifest_track = self._new_track(manifest)
+        self._manifest_track = TrackSource(
+            name.track(manifest, producer.config.namespace_form),
+            properties=TrackProperties.of(default_publisher_priority=MANIFEST_PRIORITY),
+        )
         self._data_tracks: dict[DataTrackName, TrackSource] = {}
         self._segments: list[Segment] = []
 
