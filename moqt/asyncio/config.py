@@ -52,7 +52,8 @@ class TransportConfig:
     """The most that may wait unsent in QUIC, however fast it sends."""
 
     control_reserve_octets: int = 64 * KIBI
-    """Of the peer's connection window: what Objects leave to control and request streams."""
+    """Of the peer's connection window: what Objects leave to control and request streams, though
+    never more than a quarter of the window."""
 
     max_queued_datagrams: int = 256
     """Unreliable datagrams that may wait to be sent; more are dropped."""

@@ -151,6 +151,11 @@ class HeldConnection(QuicConnection):
         return self._remote_max_data - self._written_octets
 
     @property
+    def peer_window_octets(self) -> int:
+        """All that the peer ever let us send; at first its connection window, 0 before."""
+        return self._remote_max_data
+
+    @property
     def peer_takes_datagrams(self) -> bool:
         """Whether the peer announced max_datagram_frame_size > 0 (RFC 9221)."""
         return bool(self._remote_max_datagram_frame_size)

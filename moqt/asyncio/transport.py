@@ -25,6 +25,7 @@ class QuicTransport:
         self._connection = connection
         self._config = connection.transport_config
         self._wake = wake
+        self._reserve: int | None = None  # known once the peer's window is
 
     def open(self, *, bidirectional: bool) -> int | None:
         """Open a stream; None while the peer's limit is reached, or when the connection is over."""
@@ -39,10 +40,17 @@ class QuicTransport:
         mark = min(
             connection.sendable_octets + config.send_ahead_octets, config.max_send_buffer_octets
         )
-        return min(
-            mark - connection.unsent_octets,
-            connection.peer_credit - config.control_reserve_octets,
-        )
+        return min(mark - connection.unsent_octets, connection.peer_credit - self._kept_back())
+
+    def _kept_back(self) -> int:
+        # A peer grants more once a part of its window is consumed, half of it mostly: a reserve
+        # of more than a quarter could keep Objects below that for ever.
+        if self._reserve is None:
+            window = self._connection.peer_window_octets
+            if not window:
+                return 0
+            self._reserve = min(self._config.control_reserve_octets, window // 4)
+        return self._reserve
 
     def stream_room(self, stream_id: int) -> int:
         """What the peer's stream and connection windows still take on this stream."""
