@@ -22,20 +22,19 @@ def prefill_layer(layer: int) -> np.ndarray:
     return numbers.astype(ml_dtypes.bfloat16)
 
 
-def set_up() -> tuple[Scope, CertificatePair]:
-    """Make a secret and a certificate, and leave beside us what a consumer needs of them."""
-    scope, pair = Scope.generate(), generate_certificate(["localhost"])
+def leave_keys(scope: Scope, pair: CertificatePair) -> None:
+    """Leave beside us what a consumer needs: the secret, and the certificate to trust."""
     Path("scope.key").unlink(missing_ok=True)
     scope.save("scope.key")
     Path("tls.pem").write_bytes(pair.certificate)
-    return scope, pair
 
 
 async def main(port: int) -> None:
-    scope, pair = set_up()
+    scope, pair = Scope.generate(), generate_certificate(["localhost"])
     async with Producer.serve(
         "localhost", port, scope=scope, certificate=pair.certificate, private_key=pair.private_key
     ) as producer:
+        leave_keys(scope, pair)  # only now: the port may be another producer's, and so these files
         publication = await producer.publish(DESCRIPTOR, list(TOKENS))
         print(f"serving on port {producer.port}, Ctrl-C ends", flush=True)
         segment = publication.segment(first_block=0, blocks=len(TOKENS) // 16)

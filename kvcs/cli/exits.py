@@ -115,7 +115,7 @@ def _of_system(error: OSError) -> Failure:
         reason = error.strerror or type(error).__name__
         hint = "--force overwrites it" if isinstance(error, FileExistsError) else ""
         return Failure(ExitCode.FILE, f"{os.fspath(error.filename)}: {reason}", hint)
-    return Failure(ExitCode.CONNECTION, str(error) or type(error).__name__)
+    return Failure(ExitCode.CONNECTION, error.strerror or str(error) or type(error).__name__)
 
 
 def explain(error: BaseException) -> Failure:

@@ -188,8 +188,7 @@ def publish(
     ids = inputs.need_tokens(tokens)
     blocks = _check_tokens(output, layers, described, scope, ids)
     if write_descriptor is not None:
-        check_output(write_descriptor, force=force)
-        create(write_descriptor, writing(described.jcs() + b"\n", 0o644), force=force)
+        _write_descriptor(write_descriptor, described, force=force)
     work = _Work(
         layers=layers,
         descriptor=described,
@@ -202,6 +201,15 @@ def publish(
         serve_for_s=serve_for,
     )
     connect.run(_publish(producer, work, output))
+
+
+def _write_descriptor(path: Path, descriptor: Descriptor, *, force: bool) -> None:
+    """Write it; a file that already says the same stays, so that a command can be repeated."""
+    text = descriptor.jcs() + b"\n"
+    if path.is_file() and path.stat().st_size == len(text) and path.read_bytes() == text:
+        return
+    check_output(path, force=force)
+    create(path, writing(text, 0o644), force=force)
 
 
 def _producer(

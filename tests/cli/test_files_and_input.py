@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,27 @@ def test_publish_for_a_while(keys: Keys, cache: Path, capsys: pytest.CaptureFixt
     caught = capsys.readouterr()
     assert "complete: 3 layers, 24 Objects" in caught.out
     assert caught.err == "".join(f"published: {n} of 3 layers\n" for n in (1, 2, 3))
+
+
+def test_publish_can_be_repeated_after_its_port_was_taken(
+    keys: Keys, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = tmp_path / "written.json"
+    options = publishing(keys, cache) | {"--write-descriptor": str(written)}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run(options | {"--listen": address}) == ExitCode.CONNECTION
+    assert capsys.readouterr().err.startswith(f"kvcs: error: cannot listen on {address}: ")
+    text = written.read_bytes()
+    assert run(options) == ExitCode.OK
+    assert written.read_bytes() == text
+
+    other = text.replace(b'"test"', b'"tset"')
+    assert other != text
+    written.write_bytes(other)
+    assert run(options) == ExitCode.FILE
+    assert written.read_bytes() == other
 
 
 def test_publish_with_the_descriptor_that_the_file_holds(

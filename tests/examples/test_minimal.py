@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,26 @@ def test_the_consumer_prints_the_layers_that_the_producer_made(tmp_path: Path) -
     assert consumer.stdout.splitlines() == expected
     assert consumer.stderr == ""
     assert (producer.returncode, rest) == (0, "stopped\n")
+
+
+def test_a_producer_whose_port_is_taken_leaves_the_keys_of_the_other(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("scope.key", "tls.pem")]
+    for file in files:
+        file.write_text("the other's")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("localhost", 0))
+        ended = subprocess.run(
+            command("minimal_producer.py", str(taken.getsockname()[1])),
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert "cannot listen on localhost:" in ended.stderr
+    assert [file.read_text() for file in files] == ["the other's"] * 2
 
 
 def test_both_are_short_and_speak_of_the_same_cache() -> None:
