@@ -108,7 +108,7 @@ class Cast:
         pipes = {role.pipe: role for role in self.roles.values() if not role.pipe.closed}
         ready = wait(list(pipes), timeout=max(0.0, self._deadline - time.monotonic()))
         if not ready:
-            raise DemoFailed(f"no word from any process for the {TIMEOUT_S:.0f} s it may take")
+            raise DemoFailed(f"not done within {TIMEOUT_S:.0f} s")
         for pipe in ready:
             assert isinstance(pipe, Connection)
             role = pipes[pipe]
