@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from examples.smollm.model import Bfloats, Floats
 
 TIMEOUT_S = 120.0
-"""The whole demo takes no longer, and no wait in it; a machine at rest needs a third."""
+"""The whole demo takes no longer, and no wait in it."""
 
 
 @dataclass(frozen=True, slots=True)
