@@ -103,7 +103,8 @@ class ConsumerConfig:
     """Publications of one prefix that are remembered; further ones are ignored."""
 
     manifest_timeout_s: float = 10.0
-    """Time for the first usable manifest of a publication, from the request on."""
+    """Time for the first usable manifest of a publication, from the request on. No further
+    publication is tried once `discovery_timeout_s` and this are over."""
 
     stall_timeout_s: float = 30.0
     """After so long without a verified Object of the layer that is waited for, its Objects count

@@ -307,6 +307,8 @@ class Consumer:
             raise ValueError(f"blocks is {blocks}, expected 1 to {prefix.blocks}")
         deadline_s = self.config.recovery_deadline_s
         if recovery_deadline_s is not None:
+            if recovery_deadline_s < 0:
+                raise ValueError(f"recovery_deadline_s is {recovery_deadline_s}, expected >= 0")
             deadline_s = recovery_deadline_s
 
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
@@ -484,8 +486,11 @@ class _Finder:
         session = await self._consumer._session(None)
         self.watching = self._consumer._watches.watching(session, self.discovery)
         deadline = loop.time() + timeout_s
+        last_try = deadline + self._consumer.config.manifest_timeout_s
         while True:
             now = loop.time()
+            if problem is not None and now >= last_try:
+                break  # many dead publications, each of which took its time
             self.watching.open_due(now)
             found = self.discovery.next(now)
             if found is not None:
@@ -538,6 +543,8 @@ def _layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[in
     """Return first and last layer, inclusive. Raises: ValueError."""
     if layers is None:
         return 0, count - 1
+    if not isinstance(layers, range | tuple):
+        raise ValueError(f"layers is {layers!r}, expected a range, or (first, last)")
     if isinstance(layers, range):
         if layers.step != 1 or not layers:
             raise ValueError(f"layers is {layers}, expected a range of consecutive layers")

@@ -73,9 +73,9 @@ class SessionClosed(MoqtError):
     """Ends the session: it was closed, by us or by the peer, or the connection was lost."""
 
     def __init__(self, code: SessionErrorCode, reason: str, *, by_peer: bool) -> None:
-        who = "by the peer" if by_peer else "here"
+        how = "ended by the peer or the network" if by_peer else "closed here"
         super().__init__(
-            f"session closed {who}: {code.name}" + (f" ({printable(reason)})" if reason else "")
+            f"session {how}: {code.name}" + (f" ({printable(reason)})" if reason else "")
         )
         self.code = code
         self.reason = reason

@@ -6,7 +6,8 @@ import logging
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, TextIO
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -31,6 +32,24 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"kvcs {version('kvcs')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Stream a transformer's KV cache layer by layer over MOQT."""
+
+
 app.command("publish")(publish)
 app.command("fetch")(fetch)
 app.command("watch")(watch)

@@ -99,7 +99,7 @@ def _of_moqt(error: MoqtError) -> Failure:
         return Failure(
             ExitCode.CONNECTION,
             str(error),
-            "is the address right? --ca FILE names the certificates to trust",
+            "is the address right? --ca FILE gives a certificate to trust",
         )
     if isinstance(error, RequestRejected) and error.code is RequestErrorCode.DOES_NOT_EXIST:
         return Failure(ExitCode.NOT_FOUND, str(error))

@@ -444,7 +444,6 @@ class Driver:
         if self._handshake_at is not None and now >= self._handshake_at:
             self._handshake_at = None
             self.fail("no answer to the QUIC handshake", timed_out=True)
-            return
         session = self._session
         if session is not None and self.loss is None:
             deadline = session.next_deadline

@@ -238,10 +238,11 @@ class _Dialer:
         if loss.alert is AlertDescription.no_application_protocol:
             return errors.ConnectFailed(self._address, f"the server does not speak {ALPN}")
         if loss.alert in _CERTIFICATE_ALERTS and not loss.by_peer:
+            problem = "is not trusted by what `ca` names"
+            if "match" in loss.reason:
+                problem = f"is not for {self._server_name!r}: connect by a name that it has"
             return errors.ConnectFailed(
-                self._address,
-                f"the server's certificate is not trusted ({loss.reason}); "
-                "`ca` names the certificates to trust",
+                self._address, f"the server's certificate {problem} ({loss.reason})"
             )
         if loss.alert is not None:
             return errors.ConnectFailed(self._address, loss.reason)

@@ -123,14 +123,13 @@ async def test_a_cancelled_close_still_closes(certificate: CertificatePair) -> N
         async def run() -> None:
             async with connected(server, certificate, transport_config=slow) as session:
                 (served,) = server.sessions
-                closing.set_result(None)
+                closing.set_result(served)
                 await session.close()
             assert served.is_closed
 
         closing = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(run())
-        await closing
-        (served,) = server.sessions
+        served = await closing
         await served.wait_closed()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

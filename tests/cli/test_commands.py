@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,6 +138,11 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == ExitCode.OK
     assert "Usage: kvcs" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"kvcs {version('kvcs')}\n"
 
 
 def test_no_command_shows_help_and_no_empty_error(capsys: pytest.CaptureFixture[str]) -> None:

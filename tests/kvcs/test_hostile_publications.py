@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kvcs.consumer import Consumer
+from kvcs.errors import PublicationUnusable
 from kvcs.geometry import SegmentSpan
 from kvcs.kvsp.identity import Prefix
 from kvcs.manifest import Manifest, SegmentEntry
@@ -76,3 +80,37 @@ async def test_a_publication_of_other_tokens_does_not_hide_the_right_one(
                 k, _ = tensors(DESCRIPTOR, usable.index, BLOCKS)
                 assert octets_of(usable.k) == octets_of(k)
             assert retrieval.stats.layers == DESCRIPTOR.layers
+
+
+async def test_dead_publications_are_tried_no_longer_than_said(
+    certificate: CertificatePair, no_leaks: None
+) -> None:
+    async with (
+        asyncio.timeout(30),
+        Producer.serve(
+            "127.0.0.1",
+            0,
+            scope=SCOPE,
+            certificate=certificate.certificate,
+            private_key=certificate.private_key,
+            config=PRODUCING,
+            transport_config=QUICK,
+        ) as producer,
+        Consumer.connect(
+            f"moqt://127.0.0.1:{producer.port}/",
+            scope=SCOPE,
+            ca=certificate.certificate,
+            config=replace(CONSUMING, discovery_timeout_s=0.0, manifest_timeout_s=0.2),
+            transport_config=QUICK,
+        ) as consumer,
+    ):
+        prefix = Prefix.of(SCOPE, DESCRIPTOR, TOKENS)
+        silent = [
+            TrackSource(PublicationName.of(prefix, new_publication_id()).track(MANIFEST))
+            for _ in range(8)
+        ]
+        for track in silent:
+            producer.directory.add(track)
+        with pytest.raises(PublicationUnusable):
+            await consumer.retrieve(DESCRIPTOR, TOKENS)
+        assert consumer.session.stats.requests_sent < 2 * len(silent)  # two for each manifest

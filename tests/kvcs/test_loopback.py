@@ -392,7 +392,14 @@ async def test_bad_calls_say_what_is_wrong_and_change_nothing(
         with pytest.raises(ProductionError, match="blocks 1"):
             await publication.complete()
         tokens = prompt(descriptor, 2)
-        for wrong in ({"layers": (2, 3)}, {"layers": range(0, 0)}, {"blocks": 3}, {"blocks": 0}):
+        for wrong in (
+            {"layers": (2, 3)},
+            {"layers": range(0, 0)},
+            {"layers": 1},
+            {"blocks": 3},
+            {"blocks": 0},
+            {"recovery_deadline_s": -1.0},
+        ):
             with pytest.raises(ValueError, match=r"expected|not among"):
                 await consumer.retrieve(descriptor, tokens, **wrong)
         with pytest.raises(TensorMismatch, match="0 pairs of arrays"):
