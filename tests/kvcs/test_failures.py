@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvcs import cose
 from kvcs import publication as publication_module
-from kvcs.config import ConsumerConfig
-from kvcs.cose import sign
 from kvcs.errors import (
-    CompatibilityMismatch,
-    IncompleteRetrieval,
-    ManifestInvalid,
     MissingObject,
     PublicationGone,
     RejectReason,
-    SignatureInvalid,
-    UnknownKey,
 )
-from kvcs.keys import ProducerKey, SigningAlgorithm, TrustedKeys
 from kvcs.kvsp.shapes import Component
-from kvcs.manifest import Manifest
 from kvcs.production import PreparedLayer, SegmentPlan, prepare_layer
 from kvcs.recovery import Endpoint, OtherPublication
-from moqt.asyncio.config import TransportConfig
-from moqt.session.config import SessionConfig
 from tests.kvcs.stage import (
     CONSUMING,
     QUICK,
@@ -41,15 +25,11 @@ from tests.kvcs.stage import (
     take,
     take_incomplete,
     texts,
-    until,
     whole,
 )
 from tests.kvcs.support import describe, prompt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from kvcs.recovery import Source
     from moqt.tls import CertificatePair
 
@@ -412,297 +392,3 @@ async def test_an_unusable_publication_is_passed_over_for_the_next(
         retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
         assert retrieval.publication == second.namespace
         assert await take(retrieval, stage.descriptor) == [0, 1, 2]
-
-
-# Manifests and signatures
-
-
-async def test_a_manifest_of_another_descriptor_is_refused(
-    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = describe(head_dim=16)
-
-    original = Manifest.dump
-    monkeypatch.setattr(Manifest, "dump", lambda self: original(replace(self, descriptor=other)))
-    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
-        await stage.publish(1)
-        with pytest.raises(CompatibilityMismatch, match=other.compatibility_id.hex()):
-            await consumer.retrieve(
-                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
-            )
-        assert consumer.stats.retrievals == 0
-
-
-async def test_a_segment_of_other_tokens_is_refused(
-    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kvcs.kvsp.identity.block_keys_sha256", lambda keys: bytes(32))
-    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
-        await stage.publish_all(1)
-        monkeypatch.undo()
-        with pytest.raises(ManifestInvalid, match="is not that of this prompt's tokens") as caught:
-            await consumer.retrieve(
-                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
-            )
-        assert caught.value.path == "$.segments[0].block_keys_sha256"
-
-
-@pytest.mark.parametrize("algorithm", list(SigningAlgorithm))
-async def test_signed_publications_are_verified_before_a_layer_is_usable(
-    certificate: CertificatePair, algorithm: SigningAlgorithm
-) -> None:
-    key = ProducerKey.generate(algorithm)
-    trusted = TrustedKeys([key.public])
-    async with (
-        staged(certificate, describe(layers=10), signing_key=key) as stage,
-        stage.consumer(trusted_keys=trusted, require_signature=True) as consumer,
-    ):
-        publication = await stage.publish(2)
-        segment = publication.segment()
-        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 2))
-        assert retrieval.is_signed
-        for layer in range(7):
-            await segment.put_layer(layer, *stage.layer(layer, 2))
-        await until(lambda: retrieval.stats.objects == 7 * 4)
-        assert retrieval.stats.layers == 0  # not listed yet
-        await segment.put_layer(7, *stage.layer(7, 2))
-        for layer in range(8):
-            assert (await anext(retrieval)).index == layer
-        for layer in (8, 9):
-            await segment.put_layer(layer, *stage.layer(layer, 2))
-        await segment.complete()
-        assert await take(retrieval, stage.descriptor) == [8, 9]
-
-
-@asynccontextmanager
-async def refusing(certificate: CertificatePair, *, signs: bool) -> AsyncIterator[Any]:
-    key = ProducerKey.generate()
-    async with staged(certificate, describe(), signing_key=key if signs else None) as stage:
-        await stage.publish_all(1)
-        yield stage, key
-
-
-async def test_an_unsigned_publication_is_refused_when_signatures_are_required(
-    certificate: CertificatePair,
-) -> None:
-    trusted = TrustedKeys([ProducerKey.generate().public])
-    async with (
-        refusing(certificate, signs=False) as (stage, _),
-        stage.consumer(trusted_keys=trusted, require_signature=True) as consumer,
-    ):
-        with pytest.raises(SignatureInvalid, match="signatures are required"):
-            await consumer.retrieve(
-                stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
-            )
-        async with stage.consumer(trusted_keys=trusted) as lenient:
-            retrieval = await lenient.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
-            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
-
-
-async def test_an_unknown_key_is_refused_and_named(certificate: CertificatePair) -> None:
-    trusted = TrustedKeys([ProducerKey.generate().public])
-    async with refusing(certificate, signs=True) as (stage, key):
-        for required in (True, False):
-            async with stage.consumer(trusted_keys=trusted, require_signature=required) as consumer:
-                with pytest.raises(UnknownKey, match=key.key_id.hex()):
-                    await consumer.retrieve(
-                        stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
-                    )
-        async with stage.consumer() as careless:
-            retrieval = await careless.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
-            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
-
-
-async def test_a_wrong_signature_is_refused(
-    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forged(payload: bytes, key: ProducerKey) -> bytes:
-        octets = bytearray(sign(payload, key))
-        octets[-1] ^= 1
-        return bytes(octets)
-
-    monkeypatch.setattr(cose, "sign", forged)
-    async with refusing(certificate, signs=True) as (stage, key):
-        trusted = TrustedKeys([key.public])
-        async with stage.consumer(trusted_keys=trusted, require_signature=True) as consumer:
-            with pytest.raises(SignatureInvalid, match="does not hold"):
-                await consumer.retrieve(
-                    stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
-                )
-
-
-async def test_a_signature_that_breaks_later_ends_the_retrieval(
-    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = ProducerKey.generate()
-    async with (
-        staged(certificate, describe(), signing_key=key) as stage,
-        stage.consumer(trusted_keys=TrustedKeys([key.public])) as consumer,
-    ):
-        publication = await stage.publish(1)
-        segment = publication.segment()
-        await segment.put_layer(0, *stage.layer(0, 1))
-        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
-        assert (await anext(retrieval)).index == 0
-        monkeypatch.setattr(cose, "sign", lambda payload, key: sign(payload, key)[:-1] + b"x")
-        await produce_rest(segment, stage)
-        with pytest.raises(SignatureInvalid):
-            async for _ in retrieval:
-                pass
-        with pytest.raises(SignatureInvalid):
-            await retrieval.finished()
-
-
-async def produce_rest(segment: Any, stage: Any) -> None:
-    publication = segment.publication
-    publication._production._is_manifest_due = True
-    for layer in (1, 2):
-        await segment.put_layer(layer, *stage.layer(layer, 1))
-    await segment.complete()
-
-
-async def test_signatures_cannot_be_required_without_keys(certificate: CertificatePair) -> None:
-    async with staged(certificate, describe()) as stage:
-        with pytest.raises(ValueError, match="needs trusted_keys"):
-            async with stage.consumer(require_signature=True):
-                pass
-
-
-# Slow and killed peers
-
-
-async def test_a_subscriber_that_does_not_read_is_cut_off_and_slows_nobody(
-    certificate: CertificatePair,
-) -> None:
-    import moqt
-    from moqt.codes import PublishDoneCode
-    from moqt.errors import RequestEnded
-
-    descriptor = describe(layers=8, head_dim=4096)
-    session_config = SessionConfig(max_lag_octets=1 << 18)
-    async with staged(certificate, descriptor, session_config=session_config) as stage:
-        publication = await stage.publish(2)
-        segment = publication.segment()
-        async with (
-            moqt.connect(
-                stage.url,
-                ca=certificate.certificate,
-                config=SessionConfig(max_buffered_octets=1 << 14, done_timeout_s=0.2),
-                transport_config=TransportConfig(
-                    stream_window_octets=1 << 14, connection_window_octets=1 << 15
-                ),
-            ) as idle,
-            idle.subscribe(publication.name.track(b"k.raw.s0")) as subscription,
-            stage.consumer() as consumer,
-        ):
-            retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 2))
-            for layer in range(8):
-                await segment.put_layer(layer, *stage.layer(layer, 2))
-            await segment.complete()
-            assert await take(retrieval, descriptor) == list(range(8))
-            assert idle.stats.octets_unread <= 1 << 16
-            with pytest.raises(RequestEnded) as caught:
-                async for _ in subscription:
-                    pass
-            assert caught.value.code is PublishDoneCode.TOO_FAR_BEHIND
-
-
-CHILD = """
-import asyncio, sys
-from pathlib import Path
-from tests.kvcs import child
-asyncio.run(child.{role}(*sys.argv[1:]))
-"""
-
-
-@asynccontextmanager
-async def child(role: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        CHILD.format(role=role),
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def line(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        return (await process.stdout.readline()).decode().strip()
-
-
-async def test_a_producer_killed_in_the_middle_of_a_layer_leaves_the_exact_missing_list(
-    certificate: CertificatePair, tmp_path: Path
-) -> None:
-    from kvcs.consumer import Consumer
-    from tests.kvcs.support import SCOPE
-
-    (tmp_path / "tls.pem").write_bytes(certificate.certificate)
-    (tmp_path / "key.pem").write_bytes(certificate.private_key)
-    descriptor = describe()
-    config = replace(CONSUMING, connect_timeout_s=0.3, recovery_deadline_s=2.0)
-    async with child("producer", str(tmp_path)) as process:
-        port = int(await line(process))
-        async with Consumer.connect(
-            f"moqt://127.0.0.1:{port}/",
-            scope=SCOPE,
-            ca=certificate.certificate,
-            config=config,
-            transport_config=TransportConfig(idle_timeout_s=1.0, close_linger_s=0.01),
-        ) as consumer:
-            retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 4))
-            assert (await anext(retrieval)).index == 0
-            # Layer 1 is half there: blocks 0 and 1 of each track.
-            await until(lambda: retrieval.stats.objects == 8 + 4)
-            process.send_signal(signal.SIGKILL)
-            taken, error = await take_incomplete(retrieval, descriptor)
-            assert taken == []
-            assert texts(error.missing) == [
-                *(f"segment 0 layer 1 {c} block {b}" for c in "kv" for b in (2, 3)),
-                *(f"segment 0 layer 2 {c} block {b}" for c in "kv" for b in range(4)),
-            ]
-            assert retrieval.stats.missing == 12
-            assert retrieval.stats.open_requests == 0
-
-
-async def test_a_killed_consumer_leaves_the_producer_and_others_alone(
-    certificate: CertificatePair, tmp_path: Path
-) -> None:
-    (tmp_path / "tls.pem").write_bytes(certificate.certificate)
-    async with staged(certificate, describe()) as stage:
-        publication = await stage.publish(4)
-        segment = publication.segment()
-        await segment.put_layer(0, *stage.layer(0, 4))
-        async with (
-            child("consumer", str(tmp_path), str(stage.producer.port)) as process,
-            stage.consumer() as other,
-        ):
-            assert await line(process) == "layer 0"
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-            retrieval = await other.retrieve(stage.descriptor, prompt(stage.descriptor, 4))
-            for layer in (1, 2):
-                await segment.put_layer(layer, *stage.layer(layer, 4))
-            await segment.complete()
-            assert await take(retrieval, stage.descriptor) == [0, 1, 2]
-
-
-async def test_the_error_names_some_and_has_all_that_is_missing(
-    certificate: CertificatePair,
-) -> None:
-    config = ConsumerConfig(discovery_settle_s=0.05, stall_timeout_s=0.1, recovery_deadline_s=0.2)
-    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
-        publication = await stage.publish(4)
-        publication.segment()
-        retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 4))
-        with pytest.raises(IncompleteRetrieval, match=r"24 Objects are missing.* and 16 more"):
-            await retrieval.finished()
-        assert len(retrieval.missing) == 24

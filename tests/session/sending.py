@@ -14,10 +14,18 @@ from moqt.session.requests import Requests
 from moqt.session.source import TrackSource
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.fetch_objects import FetchReader
+from moqt.wire.filters import LocationFilter
 from moqt.wire.framing import MessageReader, encode_message
-from moqt.wire.messages import Fetch, RequestUpdate, Subscribe, SubscribeOk, TrackStatus
+from moqt.wire.messages import (
+    Fetch,
+    PublishDone,
+    RequestUpdate,
+    Subscribe,
+    SubscribeOk,
+    TrackStatus,
+)
 from moqt.wire.object_reader import EndOfRangeRead, ObjectRead
-from moqt.wire.params import NO_PARAMETERS, Parameters
+from moqt.wire.params import NO_PARAMETERS, FillParameters, Parameters
 from moqt.wire.streams import FetchHeader, SubgroupHeader, parse_stream_head
 from moqt.wire.subgroup_objects import SubgroupReader
 
@@ -30,6 +38,9 @@ if TYPE_CHECKING:
 
 MANY = 1 << 40
 NAME = FullTrackName(TrackNamespace.of("n"), b"t")
+NEXT = LocationFilter.next_object()
+WHOLE_FILL = FillParameters(location_filter=LocationFilter.absolute(Location(0, 0)))
+JOIN = Parameters(location_filter=NEXT, fill=WHOLE_FILL)
 
 
 @dataclass
@@ -294,3 +305,11 @@ def publish(track: TrackSource, groups: Iterable[int], objects: int, size: int =
 
 def places(got: Iterable[Got]) -> list[tuple[int, int]]:
     return [(one.location.group_id, one.location.object_id) for one in got]
+
+
+def done(side: Sending, stream: int) -> PublishDone:
+    """Return the PUBLISH_DONE that ended a request stream."""
+    last = side.replies(stream)[-1]
+    assert isinstance(last, PublishDone)
+    assert side.ended(stream)
+    return last
