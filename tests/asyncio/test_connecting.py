@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from aioquic.quic.connection import QuicConnection
 
 import moqt
 from moqt import errors
 from moqt.asyncio import connection as connection_module
+from moqt.asyncio.connection import quic_configuration
 from moqt.tls import CertificatePair, generate_certificate
 from tests.asyncio.endpoints import NAME, connected, directory_with, poll, serving, track_with
 from tests.asyncio.quic_pair import QUICK
@@ -257,3 +260,18 @@ async def test_a_closing_server_takes_nobody_in(certificate: CertificatePair) ->
             async with connected(server, certificate, transport_config=hasty):
                 pass
         await closing
+
+
+async def test_a_server_closes_while_a_handshake_times_out(certificate: CertificatePair) -> None:
+    """The deadline of an unfinished handshake falls into the time that closing takes."""
+    config = replace(QUICK, handshake_timeout_s=0.2, close_linger_s=0.6)
+    async with serving(certificate, transport_config=config) as server:
+        client = QuicConnection(configuration=quic_configuration(QUICK, is_client=True))
+        client.connect(("127.0.0.1", server.port), now=time.monotonic())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            for datagram, address in client.datagrams_to_send(now=time.monotonic()):
+                udp.sendto(datagram, address)
+        await poll(lambda: bool(server._driver_of))
+        async with asyncio.timeout(20):
+            await server.close()
+        assert not server._driver_of
