@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from moqt.codes import RequestErrorCode
 from moqt.errors import LocalProtocolError
+from moqt.wire.framing import encode_message
+from moqt.wire.messages import Redirect, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from moqt.errors import RequestRejected
     from moqt.session.source import TrackSource
     from moqt.types import FullTrackName, TrackNamespace
 
@@ -34,6 +38,7 @@ class TrackDirectory:
 
     def __init__(self) -> None:
         self._tracks: dict[FullTrackName, TrackSource] = {}
+        self._refusals: dict[FullTrackName, RequestError] = {}
         self._reasons: dict[TrackNamespace, int] = {}  # tracks in it, plus 1 when announced
         self._announced: set[TrackNamespace] = set()
         self._by_prefix: dict[tuple[bytes, ...], dict[TrackNamespace, None]] = {}
@@ -63,6 +68,37 @@ class TrackDirectory:
     def find(self, name: FullTrackName) -> TrackSource | None:
         """Return the track of this name, None when there is none."""
         return self._tracks.get(name)
+
+    def refuse(self, name: FullTrackName, error: RequestRejected | None) -> None:
+        """Answer requests for a track that is not served with `error`; None: DOES_NOT_EXIST again.
+
+        So an application says where a track went (REDIRECT) or when to ask again (MOQT-22 9.4). A
+        client may send no Connect URI: its sessions answer DOES_NOT_EXIST in place of one.
+        Raises: LocalProtocolError for an error that the draft forbids.
+        """
+        if error is None:
+            self._refusals.pop(name, None)
+            return
+        if (error.redirect_name is not None) != (error.code is RequestErrorCode.REDIRECT):
+            raise LocalProtocolError(f"redirect_name does not fit code {error.code.name}")
+        redirect = None
+        if error.redirect_name is not None:
+            redirect = Redirect(error.redirect_uri or "", error.redirect_name)
+        message = RequestError(
+            code=error.code,
+            reason=error.reason,
+            retry_interval_ms=error.retry_interval_ms,
+            redirect=redirect,
+        )
+        try:
+            encode_message(message)
+        except ValueError as fault:
+            raise LocalProtocolError(f"REQUEST_ERROR: {fault}") from fault
+        self._refusals[name] = message
+
+    def refusal(self, name: FullTrackName) -> RequestError | None:
+        """Return what `refuse` was told about a track that is not served."""
+        return self._refusals.get(name)
 
     def tracks(self) -> tuple[TrackSource, ...]:
         """Return all tracks."""

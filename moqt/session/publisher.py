@@ -11,6 +11,7 @@ from moqt.codes import (
     StreamResetCode,
 )
 from moqt.errors import LocalProtocolError
+from moqt.session.config import Role
 from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.own_request import OwnRequest
 from moqt.session.scheduler import Scheduler
@@ -248,9 +249,15 @@ class Publisher:
     def _find(
         self, stream: RequestStream, message: Subscribe | Fetch | TrackStatus
     ) -> TrackSource | None:
-        track = self._directory.find(message.name) if self._directory is not None else None
+        directory = self._directory
+        track = directory.find(message.name) if directory is not None else None
         if track is None:
-            _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "no such track")
+            error = directory.refusal(message.name) if directory is not None else None
+            if error is not None and self._may_send(error):
+                stream.send(error)
+                stream.finish()
+            else:
+                _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "no such track")
         elif track.abort_code is PublishDoneCode.MALFORMED_TRACK:
             _refuse(stream, RequestErrorCode.MALFORMED_TRACK, track.abort_reason)
         elif track.abort_code is not None:
@@ -258,6 +265,11 @@ class Publisher:
         else:
             return track
         return None
+
+    def _may_send(self, error: RequestError) -> bool:
+        """Return False for a Connect URI from a client (MOQT-22 9.4)."""
+        redirect = error.redirect
+        return not (redirect and redirect.connect_uri and self.context.role is Role.CLIENT)
 
 
 class Publication(OwnRequest):

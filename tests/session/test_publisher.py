@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from moqt.codes import (
     ObjectStatus,
     PublishDoneCode,
     RequestErrorCode,
 )
-from moqt.session.config import SessionConfig
+from moqt.errors import LocalProtocolError, RequestRejected
+from moqt.session.config import Role, SessionConfig
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import (
@@ -131,6 +134,39 @@ def test_unknown_track_and_reserved_names_do_not_exist() -> None:
             assert side.ended(stream)
     side.flush()
     assert not side.data_streams()
+
+
+@pytest.mark.parametrize("uri", ["", "moqt://elsewhere.example/"])
+@pytest.mark.parametrize("role", list(Role))
+def test_refusals_of_the_application_are_sent(uri: str, role: Role) -> None:
+    """A track that went elsewhere, or that is to be asked for later."""
+    side = Sending()
+    side.context.role = role
+    moved = FullTrackName(TrackNamespace.of("moved"), b"t")
+    later = FullTrackName(TrackNamespace.of("later"), b"t")
+    side.directory.refuse(
+        moved,
+        RequestRejected(RequestErrorCode.REDIRECT, "moved", redirect_uri=uri, redirect_name=NAME),
+    )
+    side.directory.refuse(
+        later, RequestRejected(RequestErrorCode.EXCESSIVE_LOAD, "later", retry_interval_ms=50)
+    )
+    (error,) = side.replies(side.subscribe(name=moved))
+    assert isinstance(error, RequestError)
+    if uri and role is Role.CLIENT:
+        assert error.code is RequestErrorCode.DOES_NOT_EXIST
+    else:
+        assert error.redirect is not None
+        assert (error.redirect.connect_uri, error.redirect.target) == (uri, NAME)
+    (error,) = side.replies(side.fetch(name=later))
+    assert isinstance(error, RequestError)
+    assert (error.code, error.retry_interval_ms) == (RequestErrorCode.EXCESSIVE_LOAD, 50)
+    side.directory.refuse(later, None)
+    (error,) = side.replies(side.fetch(name=later))
+    assert isinstance(error, RequestError)
+    assert error.code is RequestErrorCode.DOES_NOT_EXIST
+    with pytest.raises(LocalProtocolError, match="redirect_name"):
+        side.directory.refuse(moved, RequestRejected(RequestErrorCode.REDIRECT, "where?"))
 
 
 def test_session_without_directory_has_no_tracks() -> None:
