@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from aioquic.quic.connection import QuicReceiveContext
     from aioquic.quic.events import ConnectionTerminated
+    from aioquic.quic.packet import QuicTransportParameters
     from aioquic.quic.packet_builder import QuicPacketBuilder
     from aioquic.quic.recovery import QuicPacketSpace
     from aioquic.quic.stream import QuicStream
@@ -115,6 +116,8 @@ class HeldConnection(QuicConnection):
         self.transport_config = transport_config
         self.credited_octets = 0
         """Receive octets credited over all streams."""
+        self.peer_parameters: QuicTransportParameters | None = None
+        """What the peer's handshake announced; None before."""
         self._written_octets = 0
         self._accounts: dict[int, _Account] = {}
         self._settling: dict[int, _Account] = {}
@@ -425,7 +428,8 @@ class HeldConnection(QuicConnection):
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)
         # aioquic reads max_udp_payload_size but doesn't heed it (RFC 9000 18.2)
-        largest = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size
+        self.peer_parameters = pull_quic_transport_parameters(Buffer(data=data))
+        largest = self.peer_parameters.max_udp_payload_size
         if largest is not None:
             self._target_datagram_size = min(self._target_datagram_size, largest)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from moqt.asyncio.session import MoqtSession
+    from moqt.asyncio.requests import RequestHost
 
 NamespaceItem = events.NamespaceFound | events.NamespaceGone
 """What a namespace subscription yields."""
@@ -34,7 +34,7 @@ class NamespaceSubscription(ItemStream[NamespaceItem]):
     """
 
     def __init__(
-        self, session: MoqtSession, what: str, timeout_s: float | None, command: Callable[[], int]
+        self, session: RequestHost, what: str, timeout_s: float | None, command: Callable[[], int]
     ) -> None:
         super().__init__(session, what, timeout_s)
         self._send_command = command
@@ -57,7 +57,7 @@ class NamespacePublication(Request):
     """
 
     def __init__(
-        self, session: MoqtSession, what: str, timeout_s: float | None, command: Callable[[], int]
+        self, session: RequestHost, what: str, timeout_s: float | None, command: Callable[[], int]
     ) -> None:
         super().__init__(session, what, timeout_s)
         self._send_command = command
@@ -132,7 +132,7 @@ class Offers:
 class AcceptedNamespace(Request):
     """A namespace of the peer's that we accepted: it's over when the peer withdraws it."""
 
-    def __init__(self, session: MoqtSession, offer: events.NamespaceOffered) -> None:
+    def __init__(self, session: RequestHost, offer: events.NamespaceOffered) -> None:
         super().__init__(session, f"namespace {offer.namespace}", None)
         self.namespace = offer.namespace
         self._request_id = offer.request_id

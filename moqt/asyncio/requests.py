@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from moqt import errors
 from moqt.session import events
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
-    from moqt.asyncio.session import MoqtSession
+    from moqt.session.config import SessionConfig
     from moqt.types import Location
+    from moqt.wire.filters import LocationFilter, RangeFilter
+    from moqt.wire.params import FillParameters
 
 ItemT = TypeVar("ItemT")
 
@@ -61,10 +64,52 @@ def rejection(event: events.RequestRejected, what: str, timeout_s: float) -> err
     )
 
 
+class RequestHost(Protocol):
+    """What a request needs of its session."""
+
+    config: SessionConfig
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session is over."""
+        ...
+
+    def raise_if_closed(self) -> None:
+        """Raise SessionClosed when the session is over."""
+
+    def register(self, request_id: int, request: Request) -> None:
+        """Send the events of `request_id` to `request` from now on."""
+
+    def unregister(self, request_id: int) -> None:
+        """Send no more events there."""
+
+    def cancel_request(self, request_id: int) -> None:
+        """Cancel a request if the session still has it."""
+
+    def update_request(
+        self,
+        request_id: int,
+        *,
+        forward: bool | None,
+        priority: int | None,
+        location_filter: LocationFilter | None,
+        range_filters: Sequence[RangeFilter] | None,
+        fill: FillParameters | None,
+    ) -> int:
+        """Send REQUEST_UPDATE and return its Request ID."""
+        ...
+
+    def consume(self, event: events.ObjectReceived) -> None:
+        """The application is done with the Object's octets."""
+
+    def count_queued(self, change: int) -> None:
+        """Keep count of events that wait in requests; too many end the session."""
+
+
 class Request:
     """One request of ours, from its sending to its end."""
 
-    def __init__(self, session: MoqtSession, what: str, timeout_s: float | None) -> None:
+    def __init__(self, session: RequestHost, what: str, timeout_s: float | None) -> None:
         self._session = session
         self._what = what
         self._timeout_s = timeout_s
@@ -202,7 +247,7 @@ class ItemStream(Request, Generic[ItemT]):
     and, with everything else of the session, by `max_events`.
     """
 
-    def __init__(self, session: MoqtSession, what: str, timeout_s: float | None) -> None:
+    def __init__(self, session: RequestHost, what: str, timeout_s: float | None) -> None:
         super().__init__(session, what, timeout_s)
         self._items: deque[ItemT] = deque()
         self._in_hand: ItemT | None = None

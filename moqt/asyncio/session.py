@@ -7,38 +7,24 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
 from moqt.asyncio.namespaces import (
-    AcceptedNamespace,
-    NamespacePublication,
-    NamespaceSubscription,
     Offer,
     Offers,
 )
 from moqt.asyncio.requests import Request, Signal
-from moqt.asyncio.tracks import (
-    Fetch,
-    Subscription,
-    TrackPublication,
-    TrackStatus,
-    TrackStatusRequest,
-)
-from moqt.codes import GroupOrder, RequestErrorCode, SessionErrorCode
+from moqt.asyncio.verbs import SessionVerbs
+from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.session import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from moqt.asyncio.binding import Driver
     from moqt.session.config import SessionConfig
     from moqt.session.core import Session
-    from moqt.session.sink import ObjectSink
-    from moqt.session.source import TrackSource
     from moqt.session.stats import SessionStats
-    from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.options import SetupOptions
     from moqt.wire.params import FillParameters
-
-DEFAULT_PRIORITY = 128
 
 
 class SessionKeeper(Protocol):
@@ -51,7 +37,7 @@ class SessionKeeper(Protocol):
         """Nothing more will be sent: its share of the socket is free."""
 
 
-class MoqtSession:
+class MoqtSession(SessionVerbs):
     """A session of `connect` or `serve`. Everything runs on the thread of its event loop.
 
     Each request is an object of its own; losing the session ends them all with SessionClosed. No
@@ -123,199 +109,6 @@ class MoqtSession:
             return "unknown"
         host, port = address[0], address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    # --- tracks ---
-
-    def subscribe(
-        self,
-        name: FullTrackName,
-        *,
-        location_filter: LocationFilter | None = None,
-        range_filters: Sequence[RangeFilter] = (),
-        fill: FillParameters | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        group_order: GroupOrder | None = None,
-        forward: bool = True,
-        rendezvous_timeout_ms: int | None = None,
-        object_delivery_timeout_ms: int | None = None,
-        subgroup_delivery_timeout_ms: int | None = None,
-        sink: ObjectSink | None = None,
-        timeout_s: float | None = None,
-    ) -> Subscription:
-        """Return a subscription; `async with` sends it.
-
-        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`. The delivery
-        timeouts are sent; a publisher of this package does not act on them yet.
-        """
-
-        def command() -> int:
-            return self._session.subscribe(
-                name,
-                location_filter=location_filter,
-                range_filters=range_filters,
-                fill=fill,
-                priority=priority,
-                group_order=group_order,
-                forward=forward,
-                rendezvous_timeout_ms=rendezvous_timeout_ms,
-                object_delivery_timeout_ms=object_delivery_timeout_ms,
-                subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
-                sink=sink,
-                now=time.monotonic(),
-            )
-
-        return Subscription(self, f"SUBSCRIBE {name}", timeout_s, self._waking(command))
-
-    def fetch(
-        self,
-        name: FullTrackName,
-        *,
-        location_filter: LocationFilter | None = None,
-        range_filters: Sequence[RangeFilter] = (),
-        priority: int = DEFAULT_PRIORITY,
-        group_order: GroupOrder = GroupOrder.ASCENDING,
-        fill_timeout_ms: int | None = None,
-        sink: ObjectSink | None = None,
-    ) -> Fetch:
-        """Return a fetch; `async with` sends it."""
-
-        def command() -> int:
-            return self._session.fetch(
-                name,
-                location_filter=location_filter,
-                range_filters=range_filters,
-                priority=priority,
-                group_order=group_order,
-                fill_timeout_ms=fill_timeout_ms,
-                sink=sink,
-                now=time.monotonic(),
-            )
-
-        return Fetch(self, f"FETCH {name}", None, self._waking(command))
-
-    async def track_status(
-        self, name: FullTrackName, *, timeout_s: float | None = None
-    ) -> TrackStatus:
-        """Ask what the track's Largest Object is.
-
-        Raises: RequestRejected, TimedOut, SessionClosed. Cancelled: the request is cancelled.
-        """
-
-        def command() -> int:
-            return self._session.track_status(name, now=time.monotonic())
-
-        what = f"TRACK_STATUS {name}"
-        return await TrackStatusRequest(self, what, timeout_s, self._waking(command)).run()
-
-    def publish(
-        self, track: TrackSource, *, forward: bool = True, timeout_s: float | None = None
-    ) -> TrackPublication:
-        """Return an offer of `track` to the peer; `async with` sends it."""
-
-        def command() -> int:
-            return self._session.publish(track, forward=forward, now=time.monotonic())
-
-        return TrackPublication(self, f"PUBLISH {track.name}", timeout_s, self._waking(command))
-
-    # --- namespaces ---
-
-    def publish_namespace(
-        self, namespace: TrackNamespace, *, timeout_s: float | None = None
-    ) -> NamespacePublication:
-        """Return an announcement of `namespace`; `async with` sends it."""
-
-        def command() -> int:
-            return self._session.publish_namespace(namespace, now=time.monotonic())
-
-        what = f"PUBLISH_NAMESPACE {namespace}"
-        return NamespacePublication(self, what, timeout_s, self._waking(command))
-
-    def subscribe_namespace(
-        self, prefix: TrackNamespace, *, timeout_s: float | None = None
-    ) -> NamespaceSubscription:
-        """Return a subscription to the namespaces under `prefix`; `async with` sends it."""
-
-        def command() -> int:
-            return self._session.subscribe_namespace(prefix, now=time.monotonic())
-
-        what = f"SUBSCRIBE_NAMESPACE {prefix}"
-        return NamespaceSubscription(self, what, timeout_s, self._waking(command))
-
-    # --- the peer's offers ---
-
-    def offers(self) -> Offers:
-        """Return the peer's PUBLISH and PUBLISH_NAMESPACE as an async iterator.
-
-        Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are
-        then refused with UNINTERESTED.
-        """
-        if self._offers is None:
-            raise errors.LocalProtocolError("this endpoint takes no offers: use takes_offers=True")
-        return self._offers
-
-    def accept(
-        self,
-        offer: events.PublicationOffered,
-        *,
-        forward: bool = True,
-        priority: int = DEFAULT_PRIORITY,
-        location_filter: LocationFilter | None = None,
-        fill: FillParameters | None = None,
-        sink: ObjectSink | None = None,
-    ) -> Subscription:
-        """Return a subscription to an offered track; `async with` accepts it.
-
-        For its history too, each Object once: an offer that does not forward yet, and a `fill`.
-        """
-
-        def command() -> int:
-            self._session.accept(
-                offer.request_id,
-                forward=forward,
-                priority=priority,
-                location_filter=location_filter,
-                fill=fill,
-                sink=sink,
-                now=time.monotonic(),
-            )
-            return offer.request_id
-
-        return Subscription(self, f"PUBLISH {offer.name}", None, self._waking(command))
-
-    def accept_namespace(self, offer: events.NamespaceOffered) -> AcceptedNamespace:
-        """Accept an offered namespace. Raises: SessionClosed."""
-        self.raise_if_closed()
-        accepted = AcceptedNamespace(self, offer)
-        self.register(offer.request_id, accepted)
-        self._session.accept(offer.request_id, now=time.monotonic())
-        self._driver.wake()
-        return accepted
-
-    def reject(
-        self,
-        offer: Offer,
-        code: RequestErrorCode,
-        reason: str = "",
-        *,
-        retry_interval_ms: int | None = None,
-        redirect_uri: str = "",
-        redirect_name: FullTrackName | None = None,
-    ) -> None:
-        """Refuse an offer; nothing happens when the session is over.
-
-        `redirect_name` goes with REDIRECT alone; a client gives no `redirect_uri` (MOQT-22 9.4).
-        """
-        if not self.is_closed:
-            self._session.reject(
-                offer.request_id,
-                code,
-                reason,
-                retry_interval_ms=retry_interval_ms,
-                redirect_uri=redirect_uri,
-                redirect_name=redirect_name,
-                now=time.monotonic(),
-            )
-            self._driver.wake()
 
     # --- the end ---
 
@@ -426,14 +219,6 @@ class MoqtSession:
                 now=time.monotonic(),
             )
             self._driver.wake()
-
-    def _waking(self, command: Callable[[], int]) -> Callable[[], int]:
-        def run() -> int:
-            request_id = command()
-            self._driver.wake()
-            return request_id
-
-        return run
 
     # --- for the driver ---
 

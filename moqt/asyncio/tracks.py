@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from moqt.asyncio.session import MoqtSession
+    from moqt.asyncio.requests import RequestHost
     from moqt.types import Location
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
@@ -41,7 +41,7 @@ class Subscription(ItemStream[SubscriptionItem]):
 
     def __init__(
         self,
-        session: MoqtSession,
+        session: RequestHost,
         what: str,
         timeout_s: float | None,
         command: Callable[[], int],
@@ -136,7 +136,7 @@ class Fetch(ItemStream[FetchItem]):
 
     def __init__(
         self,
-        session: MoqtSession,
+        session: RequestHost,
         what: str,
         timeout_s: float | None,
         command: Callable[[], int],
@@ -211,7 +211,7 @@ class TrackStatusRequest(Request):
     """TRACK_STATUS; `MoqtSession.track_status` is the way to use it."""
 
     def __init__(
-        self, session: MoqtSession, what: str, timeout_s: float | None, command: Callable[[], int]
+        self, session: RequestHost, what: str, timeout_s: float | None, command: Callable[[], int]
     ) -> None:
         super().__init__(session, what, timeout_s)
         self._send_command = command
@@ -242,7 +242,7 @@ class TrackPublication(Request):
     """
 
     def __init__(
-        self, session: MoqtSession, what: str, timeout_s: float | None, command: Callable[[], int]
+        self, session: RequestHost, what: str, timeout_s: float | None, command: Callable[[], int]
     ) -> None:
         super().__init__(session, what, timeout_s)
         self._send_command = command

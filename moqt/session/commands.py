@@ -1,0 +1,257 @@
+"""The verbs of a session, apart from `core`, which routes what arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError
+from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
+from moqt.wire.params import Parameters
+from moqt.wire.properties import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moqt.session.context import SessionContext
+    from moqt.session.control import Control
+    from moqt.session.namespaces import Namespaces
+    from moqt.session.offers import Offers
+    from moqt.session.publisher import Publisher
+    from moqt.session.sink import ObjectSink
+    from moqt.session.source import TrackSource
+    from moqt.session.subscriber import Subscriber
+    from moqt.types import FullTrackName, Object, TrackNamespace
+    from moqt.wire.filters import LocationFilter, RangeFilter, RangeFilterKind
+    from moqt.wire.params import FillParameters
+
+__all__ = ["SessionCommands"]
+
+
+class SessionCommands:
+    """The commands of `Session`, which makes the parts that do them.
+
+    They raise LocalProtocolError for what is wrong with the call or not possible in the session's
+    state, and ResourceBusy at a limit.
+    """
+
+    _context: SessionContext
+    _control: Control
+    _namespaces: Namespaces
+    _offers: Offers
+    _publisher: Publisher
+    _subscriber: Subscriber
+
+    def _settle(self, now: float) -> None:
+        """Finish a command as an input is finished."""
+        raise NotImplementedError
+
+    def subscribe(
+        self,
+        name: FullTrackName,
+        *,
+        location_filter: LocationFilter | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        fill: FillParameters | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        group_order: GroupOrder | None = None,
+        forward: bool = True,
+        rendezvous_timeout_ms: int | None = None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        sink: ObjectSink | None = None,
+        now: float,
+    ) -> int:
+        """Send SUBSCRIBE and return its Request ID (MOQT-22 9.6).
+
+        A fill whose order is named nowhere is asked for in ascending order. `request_timeout_s` and
+        `rendezvous_timeout_ms` together are the time for the answer. Whether a delivery timeout is
+        heeded is the publisher's; one of this package does not yet (see `Publisher`).
+        """
+        parameters = Parameters(
+            location_filter=location_filter,
+            range_filters=tuple(range_filters),
+            fill=fill,
+            subscriber_priority=_unless_default(priority),
+            group_order=group_order,
+            forward=None if forward else False,
+            rendezvous_timeout_ms=rendezvous_timeout_ms,
+            object_delivery_timeout_ms=object_delivery_timeout_ms,
+            subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+        )
+        return self._subscriber.subscribe(name, parameters, sink=sink, now=now)
+
+    def fetch(
+        self,
+        name: FullTrackName,
+        *,
+        location_filter: LocationFilter | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        priority: int = DEFAULT_PRIORITY,
+        group_order: GroupOrder = GroupOrder.ASCENDING,
+        fill_timeout_ms: int | None = None,
+        sink: ObjectSink | None = None,
+        now: float,
+    ) -> int:
+        """Send FETCH and return its Request ID; no filter: all that is published (MOQT-22 9.11)."""
+        parameters = Parameters(
+            location_filter=location_filter,
+            range_filters=tuple(range_filters),
+            subscriber_priority=_unless_default(priority),
+            group_order=None if group_order is GroupOrder.ASCENDING else group_order,
+            fill_timeout_ms=fill_timeout_ms,
+        )
+        return self._subscriber.fetch(name, parameters, sink=sink, now=now)
+
+    def track_status(self, name: FullTrackName, now: float) -> int:
+        """Send TRACK_STATUS and return its Request ID (MOQT-22 9.13)."""
+        return self._subscriber.track_status(name, now)
+
+    def subscribe_namespace(self, prefix: TrackNamespace, now: float) -> int:
+        """Send SUBSCRIBE_NAMESPACE and return its Request ID (MOQT-22 4.2)."""
+        return self._namespaces.subscribe_namespace(prefix, now)
+
+    def publish_namespace(self, namespace: TrackNamespace, now: float) -> int:
+        """Send PUBLISH_NAMESPACE and return its Request ID (MOQT-22 4.1)."""
+        return self._namespaces.publish_namespace(namespace, now)
+
+    def publish(self, track: TrackSource, *, forward: bool = True, now: float) -> int:
+        """Offer `track` by PUBLISH and return the Request ID (MOQT-22 9.8)."""
+        return self._publisher.publish(track, forward=forward, now=now)
+
+    def update(
+        self,
+        request_id: int,
+        *,
+        forward: bool | None = None,
+        priority: int | None = None,
+        location_filter: LocationFilter | None = None,
+        range_filters: Sequence[RangeFilter] | None = None,
+        fill: FillParameters | None = None,
+        now: float,
+    ) -> int:
+        """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID (9.5).
+
+        None keeps a value. `range_filters` replace all that there are, none given removes them;
+        `LocationFilter.none()` removes the location filter. Of a FETCH only `priority` changes.
+        """
+        filters = () if range_filters is None else tuple(range_filters)
+        removed: frozenset[RangeFilterKind] = frozenset()
+        if range_filters is not None:
+            removed = self._subscriber.filter_kinds(request_id) - {one.kind for one in filters}
+        return self._subscriber.update(
+            request_id,
+            Parameters(
+                forward=forward,
+                subscriber_priority=priority,
+                location_filter=location_filter,
+                range_filters=filters,
+                removed_range_filters=removed,
+                fill=fill,
+            ),
+        )
+
+    def accept(
+        self,
+        request_id: int,
+        *,
+        forward: bool | None = None,
+        priority: int | None = None,
+        location_filter: LocationFilter | None = None,
+        fill: FillParameters | None = None,
+        sink: ObjectSink | None = None,
+        now: float,
+    ) -> None:
+        """Accept a PUBLISH or PUBLISH_NAMESPACE of the peer's.
+
+        A PUBLISH becomes a subscription with the Request ID of the offer. What differs from the
+        offer follows in a REQUEST_UPDATE, since PUBLISH_OK cannot say it (MOQT-22 9.8).
+        """
+        wanted = Parameters(
+            forward=forward,
+            subscriber_priority=priority,
+            location_filter=location_filter,
+            fill=fill,
+        )
+        self._offers.accept(request_id, wanted, sink=sink, now=now)
+        self._settle(now)
+
+    def reject(
+        self,
+        request_id: int,
+        code: RequestErrorCode,
+        reason: str = "",
+        *,
+        retry_interval_ms: int | None = None,
+        redirect_uri: str = "",
+        redirect_name: FullTrackName | None = None,
+        now: float,
+    ) -> None:
+        """Refuse a PUBLISH or PUBLISH_NAMESPACE of the peer's.
+
+        `redirect_name` is given for REDIRECT and for no other code; its name is empty for a
+        namespace, and a client gives no `redirect_uri` (MOQT-22 9.4).
+        """
+        self._offers.reject(
+            request_id,
+            code,
+            reason,
+            retry_interval_ms=retry_interval_ms,
+            redirect_uri=redirect_uri,
+            redirect_name=redirect_name,
+        )
+        self._settle(now)
+
+    def cancel(
+        self,
+        request_id: int,
+        now: float,
+        code: StreamResetCode = StreamResetCode.CANCELLED,
+    ) -> None:
+        """End a request, ours or an offer of the peer's; no event follows.
+
+        It takes everything with it: streams, places (given back before this returns), fills. A
+        request that is over already is left alone.
+        """
+        handle = self._context.handles.get(request_id)
+        if handle is not None:
+            handle.cancel(code)
+            self._settle(now)
+
+    def stop_fill(self, request_id: int, fill_id: int, now: float) -> None:
+        """Stop one fill of a subscription, which goes on; no event follows (MOQT-22 3.4.1).
+
+        `fill_id` is the Request ID of the message that asked for it. A fill that is over already is
+        left alone.
+        """
+        handle = self._context.handles.get(request_id)
+        if isinstance(handle, SubscribeRequest | PublicationOffer):
+            if handle.subscription is not None:
+                handle.subscription.stop_fill(fill_id, now)
+            self._settle(now)
+
+    def consume(self, request_id: int, obj: Object) -> None:
+        """The application is done with the octets of an Object: credit that was withheld returns.
+
+        Each Object is consumed once. For one in a sink's place, or of a request that is over, it
+        does nothing.
+        """
+        budget = self._context.budgets.get(request_id)
+        if budget is not None and obj.payload is not None:
+            budget.consumed(len(obj.payload))
+
+    def goaway(self, uri: str = "", timeout_ms: int | None = None, *, now: float) -> None:
+        """Ask the peer to move; no new requests of ours after that (MOQT-22 9.2).
+
+        None: `goaway_timeout_ms`; 0: no fixed time. When the time is over and subscriptions or
+        fetches are open, the session is closed with GOAWAY_TIMEOUT.
+        """
+        if timeout_ms is None:
+            timeout_ms = self._context.config.goaway_timeout_ms
+        self._control.send_goaway(uri, timeout_ms, now)
+
+
+def _unless_default(priority: int) -> int | None:
+    if not 0 <= priority <= 0xFF:
+        raise LocalProtocolError(f"priority is {priority}, expected 0 to 255")
+    return None if priority == DEFAULT_PRIORITY else priority
