@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "CertificateFacts",
     "CertificatePair",
     "Identity",
     "Pem",
+    "certificate_facts",
     "generate_certificate",
     "load_identity",
     "load_trust",
@@ -51,6 +53,37 @@ class Identity:
     certificate: x509.Certificate
     chain: tuple[x509.Certificate, ...]
     private_key: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """What a certificate says of itself, for people; nothing here was verified.
+
+    `names`: its subject alternative names. `sha256`: of the DER, as 64 hex digits.
+    """
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+    sha256: str
+
+
+def certificate_facts(certificate: x509.Certificate) -> CertificateFacts:
+    """Read a certificate; one whose extensions are broken has no names."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        names = x509.SubjectAlternativeName([])
+    return CertificateFacts(
+        subject=certificate.subject.rfc4514_string(),
+        issuer=certificate.issuer.rfc4514_string(),
+        names=tuple(str(name.value) for name in names),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        sha256=certificate.fingerprint(hashes.SHA256()).hex(),
+    )
 
 
 def generate_certificate(hosts: Sequence[str], *, days: int = 30) -> CertificatePair:

@@ -1,0 +1,52 @@
+"""What the QUIC and TLS handshakes of a connection settled, for messages and tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moqt.tls import certificate_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moqt.asyncio.connection import HeldConnection
+    from moqt.tls import CertificateFacts
+
+__all__ = ["ConnectionInfo", "connection_info"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """The facts of one QUIC connection.
+
+    `connection_id`: the client's first Destination Connection ID, by which traces of both ends are
+    matched. `alpn`, `quic_version` and `cipher_suite` are None before they are agreed on;
+    `certificate` is the server's, None at a server. `peer_parameters`: the numbers and
+    claims of the peer's transport parameters by name (RFC 9000 18.2); what it left out is left out.
+    """
+
+    connection_id: bytes
+    alpn: str | None
+    quic_version: int | None
+    cipher_suite: str | None
+    certificate: CertificateFacts | None
+    peer_parameters: Mapping[str, int]
+
+
+def connection_info(connection: HeldConnection) -> ConnectionInfo:
+    """Return what is settled so far."""
+    tls = getattr(connection, "tls", None)  # a server has none before the first Initial
+    schedule = None if tls is None else tls.key_schedule
+    certificate = None if tls is None else tls._peer_certificate
+    parameters = connection.peer_parameters
+    # identifiers and the stateless reset token are octets: no facts to show
+    numbers = {} if parameters is None else vars(parameters)
+    return ConnectionInfo(
+        connection_id=connection.original_destination_connection_id,
+        alpn=None if tls is None else tls.alpn_negotiated,
+        quic_version=connection._version,
+        cipher_suite=None if schedule is None else schedule.cipher_suite.name,
+        certificate=None if certificate is None else certificate_facts(certificate),
+        peer_parameters={name: value for name, value in numbers.items() if isinstance(value, int)},
+    )
