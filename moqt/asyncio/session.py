@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
+from moqt.asyncio.info import ConnectionInfo, connection_info
 from moqt.asyncio.namespaces import (
     Offer,
     Offers,
@@ -109,6 +110,11 @@ class MoqtSession(SessionVerbs):
             return "unknown"
         host, port = address[0], address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def connection_info(self) -> ConnectionInfo:
+        """What the QUIC and TLS handshakes settled."""
+        return connection_info(self._driver.connection)
 
     # --- the end ---
 
