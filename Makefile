@@ -17,13 +17,14 @@ BENCH_ARGS ?=
 HF_ARGS ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check cov bench interop hf clean
+.PHONY: help setup demo test check cov trace bench interop hf clean
 
 help:
 	@echo "make demo      a real model's KV cache from one process to two others, layer by layer"
 	@echo "make test      all tests            TEST_ARGS='tests/unit -k name'"
 	@echo "make check     format, lint, types"
 	@echo "make cov       tests with branch coverage"
+	@echo "make trace     each requirement of the drafts with the tests that show it; fails on a gap"
 	@echo "make bench     throughput and memory over loopback"
 	@echo "make interop   other implementations (says what it runs)"
 	@echo "make hf        the split with Hugging Face transformers (own environment, 1.5 GB)"
@@ -80,6 +81,9 @@ check: $(STAMP)
 
 cov: $(STAMP)
 	$(PY) -m pytest --cov --cov-report=term-missing:skip-covered $(TEST_ARGS)
+
+trace: $(STAMP)
+	@$(PY) -m tests.trace --markdown docs/requirements.md
 
 bench: $(STAMP)
 	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
