@@ -66,6 +66,7 @@ async def test_ipv6(certificate: CertificatePair) -> None:
 
 
 async def test_an_untrusted_certificate_is_refused(certificate: CertificatePair) -> None:
+    """15.2#1."""
     async with serving(certificate) as server:
         other = generate_certificate(["127.0.0.1"])
         with pytest.raises(errors.ConnectFailed, match="not trusted") as failed:
@@ -98,6 +99,7 @@ async def test_insecure_warns_and_connects(certificate: CertificatePair) -> None
 async def test_another_alpn_is_a_clear_error(
     certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """6.2#2."""
     async with serving(certificate) as server:
         monkeypatch.setattr(connection_module, "ALPN", "moqt-16")
         with pytest.raises(errors.ConnectFailed, match="does not speak moqt-22"):

@@ -89,6 +89,7 @@ async def test_a_peer_may_send_no_more_than_was_credited(certificate: Certificat
 
 
 async def test_what_waits_unsent_in_quic_is_bounded(certificate: CertificatePair) -> None:
+    """5.2#5."""
     ahead = replace(QUICK, send_ahead_octets=100_000, max_send_buffer_octets=200_000)
     async with quic_pair(certificate, client=ahead) as (near, far):
         stream_id = open_uni(near)
@@ -225,7 +226,7 @@ async def test_keep_alive_holds_an_idle_connection(certificate: CertificatePair)
 
 
 async def test_a_peer_without_datagrams_gets_no_session(certificate: CertificatePair) -> None:
-    """MOQT-22 6.1: a connection without RFC 9221 must not become a session."""
+    """6.2#1: MOQT-22 6.1: a connection without RFC 9221 must not become a session."""
     async with listening(certificate) as (listener, accepting):
         async with dialing(listener.address[1], max_datagram_frame_size=None) as near:
             await near.until(lambda: near.end is not None)

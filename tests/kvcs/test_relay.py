@@ -101,6 +101,7 @@ async def read_manifest(session: moqt.MoqtSession, namespace: moqt.TrackNamespac
 
 
 async def test_publications_are_offered_served_and_withdrawn(certificate: CertificatePair) -> None:
+    """7.6#1."""
     async with relayed(certificate) as (relay, _, producer):
         publication = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 2))
         assert list(relay.offered) == [publication.namespace]

@@ -411,6 +411,7 @@ def datagram(
 
 
 def test_objects_in_datagrams() -> None:
+    """11.5.2#1."""
     peer = ScriptedPeer()
     peer.datagram(datagram(1, 0))
     request_id = established(peer)

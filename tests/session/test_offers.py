@@ -75,6 +75,7 @@ def offered(
 
 
 def test_offer() -> None:
+    """3.1#2."""
     peer = ScriptedPeer()
     properties = TrackProperties.of(default_publisher_priority=3)
     parameters = Parameters(

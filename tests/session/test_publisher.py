@@ -30,6 +30,7 @@ def ids(*ranges: tuple[int, int | None]) -> tuple[RangeFilter, ...]:
 
 
 def test_subscriber_before_the_first_object_gets_everything_once() -> None:
+    """9.6#1, 9.9#1, 11.3.2#1."""
     side = Sending()
     track = side.track()
     request = side.subscribe()
@@ -83,7 +84,7 @@ def test_payloads_are_handed_over_by_reference() -> None:
 
 
 def test_join_in_the_middle_of_a_group_clears_first_object() -> None:
-    """2.2#2, 3.4#3: fill up to Largest, subscription right behind it."""
+    """9.9#1, 2.2#2, 3.4#3: fill up to Largest, subscription right behind it."""
     side = Sending()
     track = side.track()
     writer = track.open_group(0)
@@ -194,6 +195,7 @@ def test_track_status_answers_and_leaves_nothing() -> None:
 
 
 def test_properties_are_left_out_on_demand() -> None:
+    """9.20.21#1."""
     side = Sending()
     track = side.track()
     track.properties = TrackProperties.of(default_publisher_priority=7)

@@ -23,7 +23,7 @@ from tests.session.sending import JOIN, NAME, Got, Sending, done, payload_of, pl
 
 
 def test_cancel_resets_every_stream_of_the_subscription_alone() -> None:
-    """3.1.2#1, 3.4.1#1."""
+    """11.3.2#2, 3.1.2#1, 3.4.1#1."""
     side = Sending()
     track = side.track()
     publish(track, range(2), 2, 1000)
@@ -67,7 +67,7 @@ def test_churn_of_subscribers_leaves_nothing_behind() -> None:
 
 
 def test_failed_update_ends_the_subscription() -> None:
-    """9.5.1#1."""
+    """12.4#1, 9.5.1#1."""
     side = Sending()
     track = side.track()
     request = side.subscribe()
@@ -88,6 +88,7 @@ def test_failed_update_ends_the_subscription() -> None:
 
 
 def test_narrowed_range_resets_what_it_leaves_out() -> None:
+    """11.3.2#2."""
     side = Sending()
     track = side.track()
     request = side.subscribe()
@@ -109,6 +110,7 @@ def test_narrowed_range_resets_what_it_leaves_out() -> None:
 
 
 def test_aborted_track_resets_streams_and_says_why() -> None:
+    """12.4#1, 12.5#1."""
     side = Sending()
     track = side.track()
     publish(track, [0], 3, 1000)
@@ -131,6 +133,7 @@ def test_aborted_track_resets_streams_and_says_why() -> None:
 
 
 def test_late_subscriber_of_an_ended_track_gets_the_fill_and_done() -> None:
+    """9.9#1."""
     side = Sending()
     track = side.track()
     publish(track, range(3), 2)
@@ -147,7 +150,7 @@ def test_late_subscriber_of_an_ended_track_gets_the_fill_and_done() -> None:
 
 
 def test_too_far_behind_by_lag() -> None:
-    """5.2#6: the slow one is cut off, the other is not."""
+    """12.4#1, 12.5#1, 5.2#6: the slow one is cut off, the other is not."""
     side, fast = Sending(SessionConfig(max_lag_octets=10_000)), Sending()
     track = side.track()
     fast.directory.add(track)

@@ -224,6 +224,7 @@ def test_group_that_still_grows_has_an_unknown_end() -> None:
 
 
 def test_fetch_ends_at_the_largest_of_its_moment() -> None:
+    """3.2#2."""
     side = Sending()
     track = side.track()
     publish(track, [0], 2)

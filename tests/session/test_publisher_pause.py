@@ -20,7 +20,7 @@ def ids(*ranges: tuple[int, int | None]) -> tuple[RangeFilter, ...]:
 
 
 def test_pause_and_resume() -> None:
-    """3.1.1#1, 3.1.1#2: nothing while paused; the update's OK says where it goes on."""
+    """11.3.2#2, 3.1.1#1, 3.1.1#2: nothing while paused; the update's OK says where it goes on."""
     side = Sending()
     track = side.track()
     request = side.subscribe()
@@ -50,6 +50,7 @@ def test_pause_and_resume() -> None:
 
 
 def test_pause_in_the_middle_of_an_object_resets_its_stream() -> None:
+    """11.3.2#2."""
     side = Sending()
     track = side.track()
     request = side.subscribe()

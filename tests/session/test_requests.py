@@ -147,7 +147,7 @@ def test_tokens_without_a_cache() -> None:
 
 
 def test_too_many_open_requests() -> None:
-    """15.5#1, 12.3#2: the last one is refused with a Retry Interval, the others live."""
+    """15.1#1, 15.5#1, 12.3#2: the last one is refused with a Retry Interval, the others live."""
     peer = server(SessionConfig(max_requests=2))
     streams = [peer.open_bidi() for _ in range(3)]
     for count, stream in enumerate(streams):

@@ -36,6 +36,7 @@ def groups_in_order(side: Sending) -> list[int]:
 
 
 def test_more_urgent_object_overtakes_after_one_piece() -> None:
+    """5.1.2#1."""
     side = Sending(SMALL)
     slow, urgent = named(side, "slow"), named(side, "urgent")
     side.subscribe(name=slow.name)
@@ -59,6 +60,7 @@ def test_more_urgent_object_overtakes_after_one_piece() -> None:
 
 
 def test_subscriber_priority_goes_before_publisher_priority() -> None:
+    """5.1.2#1."""
     side = Sending(SMALL)
     a, b = named(side, "a"), named(side, "b")
     side.subscribe(Parameters(subscriber_priority=10), a.name)
@@ -109,6 +111,7 @@ def test_lowered_priority_lets_others_pass() -> None:
 
 
 def test_groups_of_one_subscription_go_in_its_order() -> None:
+    """5.1.2#1."""
     for order, expected in (
         (GroupOrder.ASCENDING, [1, 2, 3, 5]),
         (GroupOrder.DESCENDING, [5, 3, 2, 1]),
@@ -156,6 +159,7 @@ def test_late_group_of_a_descending_subscription_overtakes() -> None:
 
 
 def test_subgroups_of_a_group_go_by_id() -> None:
+    """5.1.2#1."""
     side = Sending(SMALL)
     track = side.track()
     side.subscribe()

@@ -181,7 +181,7 @@ def test_a_priority_above_255_is_rejected(wire: str) -> None:
 
 @pytest.mark.parametrize("kind", [KIND.OBJECT_PROPERTY, KIND.TRACK_PROPERTY])
 def test_an_odd_property_type_is_rejected_and_not_sent(kind: KIND) -> None:
-    """9.20.13, 9.20.14."""
+    """9.20.13#1, #2, 9.20.14#1, #2."""
     one = RangeFilter(kind, (IdRange(0),), property_type=7)
     assert "0x7 is odd" in rejected(one)
     with pytest.raises(ValueError, match="is odd"):

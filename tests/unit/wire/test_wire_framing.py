@@ -113,7 +113,7 @@ def test_a_body_that_is_too_long_is_not_sent() -> None:
 
 
 def test_an_unknown_code_is_internal_error_and_keeps_its_number() -> None:
-    """MOQT-22 12: grease is accepted and ignored."""
+    """12.2#1: MOQT-22 12: grease is accepted and ignored."""
     error = decode_body(MessageType.REQUEST_ERROR, bytes.fromhex("809d0000"))
     assert error == m.RequestError(code=RequestErrorCode.INTERNAL_ERROR, raw_code=0x9D)
     done = decode_body(MessageType.PUBLISH_DONE, bytes.fromhex("030000"))

@@ -79,7 +79,7 @@ def test_every_parameter_is_in_the_matrix() -> None:
 @pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.FILL])
 @pytest.mark.parametrize("kind", ParameterType)
 def test_scope_matrix(kind: ParameterType, scope: Scope) -> None:
-    """9.20.1#1: read and written where it is allowed, closed for and refused elsewhere."""
+    """9.20#7, 9.20.1#1: read and written where it is allowed, closed for and refused elsewhere."""
     parameters = ONE_OF_EACH[kind]
     assert parameters.types == {kind}
     home = next(scope for scope, allowed in ALLOWED.items() if kind in allowed)

@@ -272,7 +272,7 @@ def common_form(message: m.Message) -> Vector:
 
 @pytest.mark.parametrize("vector", named("varint"))
 def test_integers(vector: Vector) -> None:
-    """MOQT-22 8.1."""
+    """8.1#1: MOQT-22 8.1."""
     octets = bytes.fromhex(vector["hex"])
     found = vi64.decode(octets)
     if vector["expect"]["outcome"] == "incomplete":
