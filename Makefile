@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 WEIGHTS := $(VENV)/.weights
 HF_VENV := .venv-hf
 HF_STAMP := $(HF_VENV)/.installed
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
+PEERS_PINS := $(wildcard interop/*/requirements.txt)
 
 EXTRAS := cli,demo,dev
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -15,6 +18,8 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 HF_ARGS ?=
+INTEROP_ARGS ?=
+PYTHON312 ?=
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check cov trace bench interop hf clean
@@ -26,7 +31,7 @@ help:
 	@echo "make cov       tests with branch coverage"
 	@echo "make trace     each requirement of the drafts with the tests that show it; fails on a gap"
 	@echo "make bench     throughput and memory over loopback"
-	@echo "make interop   other implementations (says what it runs)"
+	@echo "make interop   against other implementations    INTEROP_ARGS='--peer aiomoqt --case fetch -v'"
 	@echo "make hf        the split with Hugging Face transformers (own environment, 1.5 GB)"
 	@echo "make setup     just build .venv;    make clean removes all that was built"
 
@@ -88,9 +93,29 @@ trace: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
 
-interop: $(STAMP)
-	@echo "interop: no other implementation is run yet; this is kvcs with itself over loopback"
-	$(PY) -m pytest -q tests/examples/test_minimal.py
+# The peers need Python 3.12: PYTHON312=..., python3.12 on PATH, or pyenv's newest.
+$(PEERS_VENV)/bin/python:
+	@set -eu; \
+	is_312='import sys, venv; sys.exit(sys.version_info[:2] != (3, 12))'; \
+	for python in $(if $(PYTHON312),'$(PYTHON312)',python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python) none; do \
+	    if [ "$$python" = none ]; then \
+	        echo "error: the other implementations need Python 3.12 with its venv module, and there is none:" \
+	            "$(if $(PYTHON312),$(PYTHON312) is not one,no python3.12 on PATH or in pyenv). Install one (pyenv install 3.12)," \
+	            "or name it: make interop PYTHON312=/path/to/python3.12" >&2; \
+	        exit 1; \
+	    fi; \
+	    if "$$python" -c "$$is_312" 2>/dev/null; then break; fi; \
+	done; \
+	rm -rf '$(PEERS_VENV)'; \
+	"$$python" -m venv '$(PEERS_VENV)'
+
+$(PEERS_STAMP): $(PEERS_PINS) | $(PEERS_VENV)/bin/python
+	@echo "setting up $(PEERS_VENV) with the other implementations"
+	@$(PEERS_VENV)/bin/python $(PIP) $(addprefix --requirement ,$(PEERS_PINS))
+	@touch $@
+
+interop: $(STAMP) $(PEERS_STAMP)
+	@$(PY) -m interop --python $(PEERS_VENV)/bin/python $(INTEROP_ARGS)
 
 $(HF_VENV)/bin/python:
 	$(call make_venv,$(HF_VENV))
@@ -104,6 +129,6 @@ hf: $(HF_STAMP)
 	$(HF_VENV)/bin/python -m pytest tests/hf $(HF_ARGS)
 
 clean:
-	rm -rf $(VENV) $(HF_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(HF_VENV) $(PEERS_VENV) build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""This project's implementation against others, case by case: see README.md."""

@@ -1,0 +1,1 @@
+"""Cases against aiomoqt (Python, picoquic)."""

@@ -1,0 +1,1 @@
+"""What both ends know beforehand; peers' scripts find its modules by PYTHONPATH."""

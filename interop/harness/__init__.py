@@ -1,0 +1,1 @@
+"""What all cases share: their stage, the peers' processes, the expected results, the matrix."""

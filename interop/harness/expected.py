@@ -1,0 +1,52 @@
+"""What each case must give: the file expected.toml of each peer."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from interop.harness.cases import Outcome, Result
+from interop.harness.stage import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Expected", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The outcome that a case must have. `reason`: what a limit means and what ours does then."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+def load(peer: str, names: Iterable[str]) -> Mapping[str, Expected]:
+    """Return what is expected of each case.
+
+    Raises: ValueError when the file and the cases do not name the same, or an entry lacks a part.
+    """
+    path = ROOT / peer / "expected.toml"
+    with path.open("rb") as file:
+        entries = tomllib.load(file)
+    if set(entries) != set(names):
+        raise ValueError(
+            f"{path.name} of {peer}: unknown cases {sorted(set(entries) - set(names))}, "
+            f"missing cases {sorted(set(names) - set(entries))}"
+        )
+    return {name: _read(f"{path.name} of {peer}: {name}", entry) for name, entry in entries.items()}
+
+
+def _read(where: str, entry: Mapping[str, str]) -> Expected:
+    if entry == {"result": "pass"}:
+        return Expected(Outcome(Result.PASS))
+    members = entry.keys() - {"evidence"}
+    if members != {"result", "observed", "reason"} or entry["result"] != "limit":
+        raise ValueError(
+            f'{where}: expected result = "pass", or result = "limit" with observed, reason and, '
+            f"where the peer sent any, evidence"
+        )
+    outcome = Outcome(Result.LIMIT, entry["observed"], entry.get("evidence", ""))
+    return Expected(outcome, entry["reason"])

@@ -1,0 +1,68 @@
+"""What peers sent on the streams of our sessions: the evidence for what they do otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moqt.session.core import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Wiretap"]
+
+MAX_OCTETS = 4096
+"""Octets of each stream that are kept, from its beginning."""
+
+MAX_STREAMS = 4096
+"""Streams that are kept, over all sessions."""
+
+
+class Wiretap:
+    """Keeps the beginning of each stream that peers wrote, in order of their first octet."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[int, int], bytearray] = {}
+        self._original = Session.receive_stream_data
+
+    def __enter__(self) -> Wiretap:
+        tap, original = self, self._original
+
+        def receive_stream_data(
+            session: Session,
+            stream_id: int,
+            offset: int,
+            data: memoryview | bytes,
+            fin: bool,
+            now: float,
+        ) -> None:
+            tap.take(id(session), stream_id, offset, bytes(data))
+            original(session, stream_id, offset, data, fin, now)
+
+        Session.receive_stream_data = receive_stream_data  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Session.receive_stream_data = self._original  # type: ignore[method-assign]
+
+    def take(self, session: int, stream_id: int, offset: int, data: bytes) -> None:
+        """Keep octets of a stream; what comes out of order is put in its place."""
+        key = (session, stream_id)
+        if offset >= MAX_OCTETS or (key not in self._streams and len(self._streams) == MAX_STREAMS):
+            return
+        stream = self._streams.setdefault(key, bytearray())
+        data = data[: MAX_OCTETS - offset]
+        if len(stream) < offset + len(data):
+            stream.extend(bytes(offset + len(data) - len(stream)))
+        stream[offset : offset + len(data)] = data
+
+    def replies(self) -> Iterator[bytes]:
+        """Yield what came on request streams, one after the other."""
+        for (_, stream_id), octets in self._streams.items():
+            if not stream_id & 0x2:
+                yield bytes(octets)
+
+    def reply(self, position: int = -1) -> bytes:
+        """Return what came on one request stream; the last one by default, b"" for none."""
+        found = list(self.replies())
+        return found[position] if found else b""

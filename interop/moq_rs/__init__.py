@@ -1,0 +1,1 @@
+"""Cases against moq-rs (Rust, quinn)."""

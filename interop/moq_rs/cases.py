@@ -1,0 +1,5 @@
+"""Cases against moq-rs."""
+
+from interop.harness.cases import Registry
+
+CASES = Registry()
