@@ -156,6 +156,11 @@ class Producer:
         return self._server.port if self._server is not None else None
 
     @property
+    def session(self) -> MoqtSession | None:
+        """The session to the relay of `connect`; None while it is lost, and for `serve`."""
+        return None if self._relay is None else self._relay.session
+
+    @property
     def publications(self) -> tuple[Publication, ...]:
         """Publications that can be retrieved, live and completed, oldest first."""
         return tuple(self._publications.values())

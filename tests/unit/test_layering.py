@@ -33,6 +33,7 @@ RULES: list[tuple[str, set[str], set[str]]] = [
         set(),
     ),
     ("moqt.testing*", {"moqt.*"}, set()),
+    ("moqt.tools*", {"moqt", "moqt.*"}, set()),
     ("moqt.asyncio*", {"moqt", "moqt.*"}, {"aioquic"}),
     ("moqt", {"moqt.*", "moqt"}, set()),
 ]
@@ -45,6 +46,7 @@ ASYNCIO_USERS = (
     "kvcs.publisher",
     "kvcs.consumer",
     "kvcs.blocking*",
+    "kvcs.interop_client*",
     "kvcs.cli*",
     "kvcs.integrations*",
 )
