@@ -9,6 +9,7 @@ MoqtError
 |- RequestRejected      .code    the peer refused one request           ends the request
 |- RequestEnded         .code    the publisher ended a subscription     ends the request
 |- StreamReset          .code    one stream was cut                     ends the stream
+|- FollowFailed         .visited redirects or moves that lead nowhere   ends the request
 |- ResourceBusy                  a named limit of ours is reached       ends nothing
 `- TimedOut             .after_s the peer did not answer in time        ends the request
 """
@@ -126,6 +127,19 @@ class StreamReset(MoqtError):
         super().__init__(f"stream reset: {code.name} (0x{raw_code:x})")
         self.code = code
         self.raw_code = raw_code
+
+
+class FollowFailed(MoqtError):
+    """Ends the request: redirects or moves lead in a circle, too far, or to no usable address.
+
+    `visited` are the addresses and names on the way, the first one first.
+    """
+
+    def __init__(self, reason: str, visited: tuple[str, ...]) -> None:
+        way = " -> ".join(visited)
+        super().__init__(f"cannot follow: {printable(reason)} ({printable(way)})")
+        self.reason = reason
+        self.visited = visited
 
 
 class ResourceBusy(MoqtError):

@@ -14,7 +14,7 @@ from moqt import errors
 from moqt.session import events
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from moqt.session.config import SessionConfig
@@ -120,7 +120,8 @@ class Request:
         self._signal = Signal()
         self._updates: dict[int, errors.MoqtError | events.UpdateAccepted | None] = {}
         self.goaway: events.GoawayReceived | None = None
-        """Set when the peer asked to move this request elsewhere (MOQT-22 6.6.1)."""
+        """Set when the peer asked to move this request, or its session, elsewhere (MOQT-22 6.6.1);
+        its own `request_id` tells which."""
 
     @property
     def request_id(self) -> int:
@@ -165,6 +166,15 @@ class Request:
         if not self._is_accepted and self._failure is not None:
             raise self._failure
 
+    async def wait_goaway(self) -> events.GoawayReceived | None:
+        """Wait until the peer asks to move this request or its session.
+
+        None: it is over, and that was not asked. Cancelling leaves no trace.
+        """
+        while self.goaway is None and not self._is_over:
+            await self._signal.wait()
+        return self.goaway
+
     async def _wait_over(self) -> None:
         while not self._is_over:
             await self._signal.wait()
@@ -187,7 +197,7 @@ class Request:
                     if update_id <= event.update_id and answer is None:
                         self._updates[update_id] = refusal
             case events.GoawayReceived():
-                self.goaway = event
+                self.goaway = self.goaway or event
             case events.RequestEnded():
                 failure = None
                 if event.reset is not None:
@@ -251,6 +261,8 @@ class ItemStream(Request, Generic[ItemT]):
         super().__init__(session, what, timeout_s)
         self._items: deque[ItemT] = deque()
         self._in_hand: ItemT | None = None
+        self.admit: Callable[[ItemT], bool] | None = None
+        """Looks at what arrives, before it is queued; what it refuses is dropped as if read."""
 
     async def __aenter__(self) -> Self:
         """Send the request and wait for its answer.
@@ -292,7 +304,15 @@ class ItemStream(Request, Generic[ItemT]):
         self._in_hand = item
         return item
 
+    def leave(self) -> None:
+        """Cancel the request if it's open, but keep what has come to be read. It doesn't wait."""
+        self._close()
+
     def _put(self, item: ItemT) -> None:
+        if self.admit is not None and not self.admit(item):
+            if isinstance(item, events.ObjectReceived):
+                self._session.consume(item)
+            return
         self._items.append(item)
         self._session.count_queued(1)
 

@@ -157,6 +157,15 @@ class MoqtSession(SessionVerbs):
             await self._signal.wait()
         return self._ended
 
+    async def wait_goaway(self) -> events.GoawayReceived | None:
+        """Wait until the peer asks to move the session; None: it is over, and that was not asked.
+
+        Cancelling leaves no trace.
+        """
+        while self._goaway is None and self._ended is None:
+            await self._signal.wait()
+        return self._goaway
+
     async def wait_established(self) -> None:
         """Wait until both SETUPs are done. Raises: SessionClosed. Cancelling leaves no trace."""
         while not self._is_established:
@@ -239,6 +248,8 @@ class MoqtSession(SessionVerbs):
                 self._end(event)
             case events.GoawayReceived(request_id=None):
                 self._goaway = event
+                for request in list(self._requests.values()):
+                    request.receive(event)
                 self._signal.fire()
             case events.PublicationOffered() | events.NamespaceOffered():
                 self._take_offer(event)
