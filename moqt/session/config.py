@@ -28,6 +28,11 @@ class SessionConfig:
     max_request_updates: int = 16
     """MAX_REQUEST_UPDATES announced and enforced: unanswered updates on one stream; 0 = any."""
 
+    max_auth_token_cache_octets: int = 4096
+    """MAX_AUTH_TOKEN_CACHE_SIZE announced and enforced: what a peer may have us remember of its
+    tokens, 16 octets and the value for each. The default holds a few tokens of any usual size, and
+    costs a server with a thousand sessions at most 4 MiB; 0: none are remembered."""
+
     max_requests: int = 1024
     """Open requests that a peer may have; more are refused with EXCESSIVE_LOAD."""
 
@@ -76,6 +81,15 @@ class SessionConfig:
     write_octets: int = 65536
     """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece."""
 
+    max_waiting_datagrams: int = 64
+    """Objects that wait to be sent in datagrams, for each subscription; of more, the one that would
+    go last is dropped."""
+
+    peer_lacks: frozenset[int] = frozenset()
+    """Mandatory Track Properties (0x4000 to 0x7FFF) that the peer is known not to understand. Its
+    SUBSCRIBE and FETCH for a track that has one are refused with UNSUPPORTED_EXTENSION, and such a
+    track is not offered (MOQT-22 3.7)."""
+
     max_request_stream_octets: int = 1 * MEBI
     """Unsent octets on one request stream (NAMESPACE messages above all); beyond it the request is
     cancelled with EXCESSIVE_LOAD."""
@@ -94,7 +108,9 @@ class SessionConfig:
     """Time for the first answer to a request of ours; then it is cancelled with `TimedOut`."""
 
     stream_header_timeout_s: float = 30.0
-    """Time for the header of an incoming data stream; then the stream is stopped."""
+    """Time for the rest of a header that has begun, of an incoming data stream or of an Object on
+    it; then the stream is stopped. And for a promised FETCH or fill stream to come while nothing
+    else does."""
 
     done_timeout_s: float = 10.0
     """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9)."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import RemoteProtocolError
 from moqt.session.held import HeldOctets
-from moqt.session.track_state import MalformedTrack
+from moqt.session.malformed import MalformedTrack
 from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, ObjectTooLarge
 from moqt.wire.streams import parse_stream_head
 
@@ -68,6 +68,7 @@ class DataStream:
         "_held",
         "_inbound",
         "_pending",
+        "_read_at_wait",
         "_reader",
         "_stage",
         "_timer",
@@ -90,6 +91,7 @@ class DataStream:
         self._reader: ObjectReader | None = None
         self._final_size = -1
         self._pending = 0
+        self._read_at_wait = 0
         self._timer: Timer | None = None
 
     @property
@@ -129,6 +131,8 @@ class DataStream:
             self._credit(octets, items, reader)
         if items:
             self._deliver(items, now)
+        if pending or self._timer is not None:
+            self._watch_header(reader, now)
         if fault is not None and not self.is_over:
             if isinstance(fault, RemoteProtocolError):
                 raise fault
@@ -275,6 +279,35 @@ class DataStream:
     def _time_out(self, now: float) -> None:
         self._timer = None
         self.stop(StreamResetCode.CANCELLED)
+
+    def _watch_header(self, reader: ObjectReader, now: float) -> None:
+        """Give the rest of an Object header that has begun `stream_header_timeout_s`."""
+        if self.is_over:
+            return
+        if not reader.octets_pending or reader.current is not None:
+            self._cancel_timer()
+        elif self._timer is None:
+            self._await_header(now)
+
+    def _await_header(self, now: float) -> None:
+        self._read_at_wait = self.octets_read
+        seconds = self._inbound.context.config.stream_header_timeout_s
+        self._timer = self._inbound.context.timers.at(now + seconds, self._check_header)
+
+    def _check_header(self, now: float) -> None:
+        """Stop a stream whose Object header does not come; that takes DATA_STREAM_TIMEOUT's place.
+
+        Source: MOQT-22 12.2.
+        """
+        self._timer = None
+        reader, feed = self._reader, self.feed
+        if reader is None or feed is None or not reader.octets_pending or reader.current:
+            return
+        if self.octets_read != self._read_at_wait:
+            self._await_header(now)
+            return
+        self.stop(StreamResetCode.CANCELLED)
+        feed.cut(StreamResetCode.CANCELLED, StreamResetCode.CANCELLED, now)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

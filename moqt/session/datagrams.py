@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import StreamResetCode
-from moqt.session.track_state import MalformedTrack
+from moqt.session.malformed import MalformedTrack
 from moqt.types import ObjectHeader
 from moqt.wire.datagrams import PaddingDatagram, parse_datagram
 from moqt.wire.object_reader import ObjectRead
@@ -58,7 +58,8 @@ class Datagrams:
             datagram.status,
             datagram.properties,
         )
-        alias.track.see(header)
+        read = ObjectRead(header, memoryview(datagram.payload))
+        alias.track.see(read)
         if datagram.ends_group:
             alias.track.end_group(datagram.group_id, datagram.object_id + 1)
         subscription = alias.subscriptions[0]
@@ -71,5 +72,4 @@ class Datagrams:
         if budget.is_full or not budget.begin(header.payload_length):
             self._context.stats.datagrams_dropped += 1
             return
-        read = ObjectRead(header, memoryview(datagram.payload))
         subscription.delivery.deliver(read, from_fill=False)

@@ -69,7 +69,7 @@ class SubgroupFeed:
         if self._subgroup is None:
             self._subgroup_id = header.subgroup_id
             self._subgroup = self._track.begin_subgroup(header)
-        self._track.see(header)
+        self._track.see(item)
         self._subgroup.see(header)
         whose = self._whose(header)
         if whose is not None:
@@ -206,7 +206,7 @@ class FetchFeed:
 
     def deliver(self, item: ObjectRead, now: float) -> None:
         """Judge an Object and hand it over."""
-        self._track.see(item.header)
+        self._track.see(item)
         self._delivery.deliver(item, from_fill=self._is_fill)
 
     def refuse(self, item: ObjectRead) -> None:

@@ -13,9 +13,10 @@ from moqt.session.events import (
     RequestRejected,
     TrackMalformed,
 )
+from moqt.session.malformed import MalformedTrack
 from moqt.session.own_request import OwnRequest
+from moqt.session.stream_wait import StreamWait
 from moqt.session.subscribe_request import refusal
-from moqt.session.track_state import MalformedTrack
 from moqt.types import Location
 from moqt.wire.filters import LocationFilterType
 from moqt.wire.messages import FetchOk, RequestOk
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from moqt.session.feeds import FetchTarget
     from moqt.session.sink import ObjectSink
     from moqt.session.subscriber import Subscriber
-    from moqt.session.timers import Timer
     from moqt.session.track_state import TrackState
     from moqt.wire.filters import LocationFilter
     from moqt.wire.messages import Message
@@ -74,7 +74,7 @@ class FetchRequest(OwnRequest):
         self._subscriber = subscriber
         self._filter = location_filter
         self._end: FetchEnded | None = None
-        self._timer: Timer | None = None
+        self._wait: StreamWait | None = None
         self._is_over = False
 
     def prepare(self, sink: ObjectSink | None) -> Delivery:
@@ -108,25 +108,12 @@ class FetchRequest(OwnRequest):
         if self._end is not None:
             self._finish(self._end)
         elif self.target.stream is None:
-            self._wait_for_stream(now)
+            self._wait = StreamWait(self.context, self._give_up, now=now)
 
-    def _wait_for_stream(self, now: float) -> None:
-        stats = self.context.stats
-        progress = stats.streams_received, stats.octets_received
-        self._timer = self.context.timers.at(
-            now + self.context.config.stream_header_timeout_s,
-            lambda later: self._check_stream(progress, later),
-        )
-
-    def _check_stream(self, before: tuple[int, int], now: float) -> None:
-        """Give up on a data stream that does not come although nothing else is under way."""
-        stats = self.context.stats
-        self._timer = None
-        if (stats.streams_received, stats.octets_received) != before:
-            self._wait_for_stream(now)
-        else:
-            self.stream.cancel(StreamResetCode.CANCELLED)
-            self._finish(FetchEnded(self.request_id, StreamResetCode.INTERNAL_ERROR))
+    def _give_up(self, now: float) -> None:
+        """The data stream does not come although nothing else is under way."""
+        self.stream.cancel(StreamResetCode.CANCELLED)
+        self._finish(FetchEnded(self.request_id, StreamResetCode.INTERNAL_ERROR))
 
     def on_fin(self, now: float) -> None:
         """The publisher answers no update any more, so none is sent; Objects may still come."""
@@ -138,7 +125,7 @@ class FetchRequest(OwnRequest):
 
     def on_fetch_stream(self, target: FetchTarget) -> None:
         """The data stream is there."""
-        self._stop_timer()
+        self._stop_waiting()
 
     def on_fetch_over(
         self,
@@ -181,17 +168,17 @@ class FetchRequest(OwnRequest):
         if self._is_over:
             return
         self._is_over = True
-        self._stop_timer()
+        self._stop_waiting()
         super().release()
         self._subscriber.fetch_targets.pop(self.request_id, None)
         self.delivery.stop_all(code)
         self.delivery.close()
         self._subscriber.leave_track(self.track, self)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _stop_waiting(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
 
     def session_over(self) -> None:
         """The session is over."""

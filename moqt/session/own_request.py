@@ -57,7 +57,7 @@ class OwnRequest:
     ) -> None:
         """Take the answer to a REQUEST_UPDATE of ours; the event follows."""
 
-    def after_update(self, update_id: int, message: RequestOk) -> None:
+    def after_update(self, update_id: int, message: RequestOk, now: float) -> None:
         """The event of an accepted update is out."""
 
     def release(self) -> None:
@@ -89,9 +89,9 @@ class OwnRequest:
         update_id = self.stream.pending_updates.popleft()
         self.on_update_answered(update_id, message, now)
         if isinstance(message, RequestOk):
-            largest = message.parameters.largest
-            self.context.emit(UpdateAccepted(self.request_id, update_id, largest))
-            self.after_update(update_id, message)
+            largest, expires_ms = message.parameters.largest, message.parameters.expires_ms
+            self.context.emit(UpdateAccepted(self.request_id, update_id, largest, expires_ms))
+            self.after_update(update_id, message, now)
         else:
             self.context.emit(
                 UpdateRejected(self.request_id, update_id, message.code, message.reason)

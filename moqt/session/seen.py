@@ -13,12 +13,14 @@ class SeenNumbers:
     refused.
     """
 
-    __slots__ = ("_first", "_last", "_max_gaps")
+    __slots__ = ("_first", "_last", "_max_gaps", "is_exact")
 
     def __init__(self, *, max_gaps: int = 1024) -> None:
         self._first: list[int] = []
         self._last: list[int] = []
         self._max_gaps = max_gaps
+        self.is_exact = True
+        """False once a gap was closed that numbers may yet fall into."""
 
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._first, number) - 1
@@ -43,6 +45,12 @@ class SeenNumbers:
             first.insert(at + 1, number)
             last.insert(at + 1, number)
             if len(first) > self._max_gaps:
+                self.is_exact = False
                 last[0] = last.pop(1)
                 del first[1]
         return True
+
+    def has_any(self, first: int, last: int) -> bool:
+        """Return whether any number from `first` to `last` was seen."""
+        at = bisect_right(self._first, last) - 1
+        return at >= 0 and self._last[at] >= first

@@ -62,10 +62,10 @@ class TrackHandle:
         else:
             subscription.forget_fill(update_id)
 
-    def settle_fill(self, update_id: int, message: RequestOk) -> None:
+    def settle_fill(self, update_id: int, message: RequestOk, now: float) -> None:
         """Report the end of a fill that an accepted update asked for and that brings nothing."""
         if self.subscription is not None:
-            self.subscription.settle_fill(update_id, message.parameters.largest)
+            self.subscription.settle_fill(update_id, message.parameters.largest, now)
 
 
 def refusal(properties: TrackProperties) -> str | None:
@@ -118,9 +118,9 @@ class SubscribeRequest(TrackHandle, OwnRequest):
         """An update took effect, or not."""
         self.update_answered(update_id, message)
 
-    def after_update(self, update_id: int, message: RequestOk) -> None:
+    def after_update(self, update_id: int, message: RequestOk, now: float) -> None:
         """The event of an accepted update is out."""
-        self.settle_fill(update_id, message)
+        self.settle_fill(update_id, message, now)
 
     def on_fin(self, now: float) -> None:
         """Without PUBLISH_DONE it is a failure (MOQT-22 6.4.2.2)."""
@@ -256,7 +256,7 @@ class PublicationOffer(TrackHandle):
             else:
                 self.subscription.on_publish_done(message, now)
         elif isinstance(message, RequestOk | RequestError):
-            self._take_answer(stream.pending_updates.popleft(), message)
+            self._take_answer(stream.pending_updates.popleft(), message, now)
 
     def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
         """The publisher's update is refused: an open offer with it, a subscription goes on."""
@@ -266,12 +266,15 @@ class PublicationOffer(TrackHandle):
             self.reject(error)
             self.context.emit(RequestEnded(stream.request_id))
 
-    def _take_answer(self, update_id: int, message: RequestOk | RequestError) -> None:
+    def _take_answer(self, update_id: int, message: RequestOk | RequestError, now: float) -> None:
         request_id = self.stream.request_id
         self.update_answered(update_id, message)
         if isinstance(message, RequestOk):
-            self.context.emit(UpdateAccepted(request_id, update_id, message.parameters.largest))
-            self.settle_fill(update_id, message)
+            said = message.parameters
+            self.context.emit(
+                UpdateAccepted(request_id, update_id, said.largest, said.expires_ms)
+            )
+            self.settle_fill(update_id, message, now)
         else:
             self.context.emit(UpdateRejected(request_id, update_id, message.code, message.reason))
 

@@ -18,6 +18,7 @@ from moqt.session.events import (
 from moqt.session.feeds import FetchTarget, SubgroupFeed
 from moqt.session.seen import SeenNumbers
 from moqt.session.states import Phase
+from moqt.session.stream_wait import StreamWait
 from moqt.wire.filters import LocationFilter, RangeFilters
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class _Fill:
 
     target: FetchTarget
     parameters: FillParameters
+    wait: StreamWait | None = None
 
 
 class Subscription:
@@ -142,7 +144,7 @@ class Subscription:
         self._context.emit(
             SubscriptionEstablished(self.request_id, alias, largest, properties, expires_ms)
         )
-        self.settle_fill(self.request_id, largest)
+        self.settle_fill(self.request_id, largest, now)
         self._subscriber.bind_strays(alias, now)
 
     def refuse(self, alias: int) -> None:
@@ -174,10 +176,11 @@ class Subscription:
         self._fills[fill_id] = _Fill(target, parameters)
         self._subscriber.fetch_targets[fill_id] = target
 
-    def settle_fill(self, fill_id: int, largest: Location | None) -> None:
+    def settle_fill(self, fill_id: int, largest: Location | None, now: float) -> None:
         """The message that asked was accepted: a fill for which no stream is opened has ended.
 
-        The publisher opens none while paused, and for an empty range (MOQT-22 3.4).
+        The publisher opens none while paused, and for an empty range (MOQT-22 3.4). Else one is
+        waited for, as long as anything is under way.
         """
         fill = self._fills.get(fill_id)
         if fill is None or fill.target.stream is not None:
@@ -185,6 +188,16 @@ class Subscription:
         if not self.forward or not self._fills_something(fill.parameters, largest):
             self.forget_fill(fill_id)
             self._context.emit(FillEnded(self.request_id, fill_id))
+        elif fill.wait is None:
+            fill.wait = StreamWait(
+                self._context, lambda later: self._give_up_fill(fill_id), now=now
+            )
+
+    def _give_up_fill(self, fill_id: int) -> None:
+        """Its stream does not come, and will be stopped if it does; the subscription goes on."""
+        self._fills[fill_id].target.is_stopped = True
+        self._fills[fill_id].wait = None
+        self._context.emit(FillEnded(self.request_id, fill_id, StreamResetCode.INTERNAL_ERROR))
 
     def _fills_something(self, fill: FillParameters, largest: Location | None) -> bool:
         if fill.location_filter is None and self._range is not None:
@@ -195,7 +208,9 @@ class Subscription:
 
     def forget_fill(self, fill_id: int) -> None:
         """A fill is over, or was refused."""
-        self._fills.pop(fill_id, None)
+        fill = self._fills.pop(fill_id, None)
+        if fill is not None and fill.wait is not None:
+            fill.wait.cancel()
         self._subscriber.fetch_targets.pop(fill_id, None)
 
     def stop_fill(self, fill_id: int, now: float) -> None:
@@ -213,6 +228,10 @@ class Subscription:
 
     def on_fetch_stream(self, target: FetchTarget) -> None:
         """A fill stream is there."""
+        fill = self._fills.get(target.request_id)
+        if fill is not None and fill.wait is not None:
+            fill.wait.cancel()
+            fill.wait = None
         self.count_stream()
         if target.is_stopped:
             self.forget_fill(target.request_id)

@@ -1,7 +1,8 @@
 """What a track's Objects have shown so far, to notice that it is malformed (MOQT-22 12.1).
 
-Judged are the signs that cost next to nothing: an Object behind the end of its Group, Subgroup or
-track, and a Subgroup with two priorities. Objects that come twice are not compared.
+Judged are ends (of a Subgroup, a Group, the track), priorities of a Subgroup, gaps that are
+announced and then broken, and Objects that come twice and differ. All of it in bounded memory: what
+was forgotten is not judged.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moqt.codes import ObjectStatus
+from moqt.session.duplicates import SeenObjects
+from moqt.session.malformed import MalformedTrack
+from moqt.session.seen import SeenNumbers
 from moqt.types import Location
-from moqt.wire.properties import ObjectProperties
+from moqt.wire.properties import ObjectProperties, PropertyType
 
 if TYPE_CHECKING:
     from moqt.types import FullTrackName, ObjectHeader
+    from moqt.wire.object_reader import ObjectRead
 
 __all__ = [
+    "MAX_GAPS",
     "MAX_GROUPS",
     "MAX_SUBGROUPS",
     "GroupState",
-    "MalformedTrack",
     "SubgroupState",
     "TrackState",
 ]
@@ -27,16 +32,11 @@ __all__ = [
 MAX_GROUPS: Final = 1024
 """Groups of one track that are remembered; the one seen first is forgotten first."""
 
+MAX_GAPS: Final = 256
+"""Gaps of Object IDs in one Group that are remembered; further ones are not judged."""
+
 MAX_SUBGROUPS: Final = 1024
 """Subgroups of one Group that are remembered; further ones are not judged."""
-
-
-class MalformedTrack(Exception):
-    """The publisher broke the track's own rules."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class SubgroupState:
@@ -68,14 +68,32 @@ class SubgroupState:
 
 
 class GroupState:
-    """One Group: the largest Object ID seen, and the first that cannot exist (None: not known)."""
+    """One Group: its Objects, its gaps, the first Object ID that cannot exist (None: unknown)."""
 
-    __slots__ = ("end", "largest", "subgroups")
+    __slots__ = ("absent", "end", "largest", "prior_gap", "received", "subgroups")
 
     def __init__(self) -> None:
         self.largest = -1
         self.end: int | None = None
         self.subgroups: dict[int, SubgroupState] = {}
+        self.received = SeenNumbers()
+        self.absent: list[range] = []
+        """Object IDs that PRIOR_OBJECT_ID_GAP said will never exist."""
+        self.prior_gap: int | None = None
+        """PRIOR_GROUP_ID_GAP, where an Object of the Group carries it."""
+
+    def see_object_gap(self, object_id: int, gap: int) -> None:
+        """Take a PRIOR_OBJECT_ID_GAP of an Object (MOQT-22 10.9)."""
+        if not gap:
+            return
+        absent = range(object_id - gap, object_id)
+        if self.received.is_exact and self.received.has_any(absent[0], absent[-1]):
+            raise MalformedTrack(
+                f"Object {object_id} says that {absent[0]} to {absent[-1]} do not exist, but of "
+                "these some came"
+            )
+        if absent not in self.absent and len(self.absent) < MAX_GAPS:
+            self.absent.append(absent)
 
 
 class TrackState:
@@ -86,11 +104,17 @@ class TrackState:
         self.end: Location | None = None
         """The first Location that cannot exist; None: not known."""
         self._groups: dict[int, GroupState] = {}
+        self._objects = SeenObjects()
 
     def group(self, group_id: int) -> GroupState:
         """Return what is known of a Group."""
         group = self._groups.get(group_id)
         if group is None:
+            for other_id, other in self._groups.items():
+                if other.prior_gap and other_id - other.prior_gap <= group_id < other_id:
+                    raise MalformedTrack(
+                        f"Group {group_id} came, and Group {other_id} says that it does not exist"
+                    )
             group = self._groups[group_id] = GroupState()
             if len(self._groups) > MAX_GROUPS:
                 del self._groups[next(iter(self._groups))]
@@ -112,8 +136,9 @@ class TrackState:
             )
         return subgroup
 
-    def see(self, header: ObjectHeader) -> None:
-        """Take an Object from any stream."""
+    def see(self, item: ObjectRead) -> None:
+        """Take an Object from any stream or datagram."""
+        header = item.header
         status = header.status
         if status:
             if status is ObjectStatus.END_OF_GROUP:
@@ -127,13 +152,40 @@ class TrackState:
             raise MalformedTrack(f"Object {header.location} is behind the end of its Group")
         if self.end is not None and header.location >= self.end:
             raise MalformedTrack(f"Object {header.location} is behind the end of the track")
-        if header.properties:
-            properties = ObjectProperties.parse(header.properties)
-            fault = properties.malformation(header.group_id, object_id)
-            if fault is not None:
-                raise MalformedTrack(f"Object {header.location}: {fault}")
+        if group.absent and any(object_id in absent for absent in group.absent):
+            raise MalformedTrack(f"Object {header.location} came, in a gap of its Group")
+        immutable = self._see_properties(header, group) if header.properties else None
+        group.received.add(object_id)
+        self._objects.see(item, immutable)
         if object_id > group.largest:
             group.largest = object_id
+
+    def _see_properties(self, header: ObjectHeader, group: GroupState) -> bytes | None:
+        """Judge an Object's properties; return the immutable ones, encoded."""
+        properties = ObjectProperties.parse(header.properties)
+        fault = properties.malformation(header.group_id, header.object_id)
+        if fault is not None:
+            raise MalformedTrack(f"Object {header.location}: {fault}")
+        group.see_object_gap(header.object_id, properties.prior_object_id_gap)
+        gaps = properties.integers(PropertyType.PRIOR_GROUP_ID_GAP)
+        if gaps:
+            self._see_group_gap(header.group_id, group, gaps[0])
+        return properties.immutable
+
+    def _see_group_gap(self, group_id: int, group: GroupState, gap: int) -> None:
+        """Take a PRIOR_GROUP_ID_GAP: one value a Group, and no such Group comes (MOQT-22 10.8)."""
+        if group.prior_gap is not None:
+            if gap != group.prior_gap:
+                raise MalformedTrack(
+                    f"Group {group_id} has PRIOR_GROUP_ID_GAP {gap}, and had {group.prior_gap}"
+                )
+            return
+        for other_id, other in self._groups.items():
+            if group_id - gap <= other_id < group_id and other.largest >= 0:
+                raise MalformedTrack(
+                    f"Group {group_id} says that Group {other_id} does not exist, but it came"
+                )
+        group.prior_gap = gap
 
     def end_group(self, group_id: int, end: int) -> None:
         """No Object with ID `end` or above exists in the Group."""

@@ -290,6 +290,14 @@ class ObjectProperties(_View):
         """How many Object IDs right before this one will never exist."""
         return self._integer(PropertyType.PRIOR_OBJECT_ID_GAP) or 0
 
+    @property
+    def immutable(self) -> bytes | None:
+        """The octets of Immutable Properties; None where there are none (MOQT-22 10.7)."""
+        for pair in self.pairs:
+            if pair.type == PropertyType.IMMUTABLE_PROPERTIES and isinstance(pair.value, bytes):
+                return pair.value
+        return None
+
     def malformation(self, group_id: int, object_id: int) -> str | None:
         """Return why an Object there with these properties makes its track malformed, or None.
 

@@ -18,6 +18,7 @@ from moqt.wire.messages import (
     Subscribe,
     SubscribeOk,
 )
+from moqt.wire.object_reader import ObjectRead
 from moqt.wire.params import FillParameters, Parameters
 from tests.session.receiving import NAME
 
@@ -59,6 +60,6 @@ def test_end_of_track_said_again_costs_no_look_at_all_groups() -> None:
     groups = track._groups = Counting()
     for object_id in range(100):
         end = ObjectHeader(9, object_id, 0, 128, 0, ObjectStatus.END_OF_TRACK)
-        track.see(end)
+        track.see(ObjectRead(end, None))
     assert groups.looks == 1
     assert track.end == Location(9, 0)

@@ -335,6 +335,48 @@ def test_head_that_does_not_come() -> None:
     assert peer.session.stats.open_streams_received == 0
 
 
+def test_object_header_that_does_not_come() -> None:
+    """Its stream is stopped in DATA_STREAM_TIMEOUT's place; subscription and session go on."""
+    peer = ScriptedPeer(config=SessionConfig(stream_header_timeout_s=3.0))
+    request_id = established(peer)
+    octets = subgroup(300, [0, 200], size=40)  # two octets give the second one's length of 40
+    header = len(octets) - 40 - len(encode(199)) - len(encode(40))
+    stream = peer.open_uni()
+    peer.send_octets(stream, octets[: header + 1])
+    peer.advance(2.9)
+    assert peer.transport.stops == {}
+    peer.advance(0.2)
+    assert peer.transport.stops == {stream: StreamResetCode.CANCELLED}
+    assert one(peer.take(SubgroupEnded)) == SubgroupEnded(
+        request_id, 300, 0, reset=StreamResetCode.CANCELLED, reset_code=1
+    )
+    assert not peer.session.is_closed
+    assert peer.session.next_deadline is None
+
+
+def test_stream_that_rests_between_objects_or_in_a_payload_is_left_alone() -> None:
+    peer = ScriptedPeer(config=SessionConfig(stream_header_timeout_s=3.0))
+    established(peer)
+    for octets in (subgroup(300, [0, 1]), subgroup(301, [0, 1])[:-5]):
+        peer.send_octets(peer.open_uni(), octets)
+    peer.advance(100.0)
+    assert peer.transport.stops == {}
+
+
+def test_object_header_that_comes_slowly_is_waited_for() -> None:
+    peer = ScriptedPeer(config=SessionConfig(stream_header_timeout_s=3.0))
+    established(peer)
+    octets = subgroup(300, [200, 401], size=300)  # headers of four octets
+    head = len(octets) - 2 * (4 + 300)
+    stream = peer.open_uni()
+    peer.send_octets(stream, octets[:head])
+    for at in range(head, len(octets), 2):
+        peer.send_octets(stream, octets[at : at + 2])
+        peer.advance(2.0)
+    assert got(peer.take(ObjectReceived)) == [(300, 200), (300, 401)]
+    assert peer.transport.stops == {}
+
+
 def test_fin_inside_a_head() -> None:
     peer = ScriptedPeer()
     peer.send_octets(peer.open_uni(), subgroup(300, [0])[:2], fin=True)

@@ -492,6 +492,27 @@ def test_fill_by_update_that_brings_nothing() -> None:
     assert one(peer.take(FillEnded)) == FillEnded(request_id, update_id)
 
 
+def test_fill_whose_stream_never_comes() -> None:
+    """It is given up when nothing else comes either; late, its stream is stopped."""
+    peer = ScriptedPeer(config=SessionConfig(stream_header_timeout_s=5.0))
+    request_id = established(peer, largest=Location(2, 0))
+    fill = FillParameters(location_filter=LocationFilter.none())
+    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
+    peer.advance(4.0)
+    peer.send_octets(peer.open_uni(), subgroup(3, [0]))
+    peer.advance(4.0)
+    assert peer.take(FillEnded) == []  # something was under way
+    peer.advance(5.0)
+    assert one(peer.take(FillEnded)) == FillEnded(
+        request_id, update_id, StreamResetCode.INTERNAL_ERROR
+    )
+    stream = peer.open_uni()
+    peer.send_octets(stream, fetched(update_id, [(0, 0)]))
+    assert peer.transport.stops == {stream: StreamResetCode.CANCELLED}
+    assert peer.take(SubscriptionEnded) == []
+
+
 def test_refused_fill_by_update() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
