@@ -1,0 +1,149 @@
+"""TAP version 14, octet by octet; arguments and environment; exit codes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvcs.interop_client.cases import CASES
+from kvcs.interop_client.main import Settings, main, read_settings
+from kvcs.interop_client.tap import TapWriter
+
+VARIABLES = ("RELAY_URL", "TESTCASE", "TLS_DISABLE_VERIFY", "VERBOSE", "QLOG_DIR")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_stream_has_version_comments_plan_tests_and_diagnostics() -> None:
+    out = io.StringIO()
+    tap = TapWriter(out)
+    tap.begin(3, "client 1", "Relay: moqt://a")
+    tap.test("first", passed=True, diagnostics={"duration_ms": 24, "connection_id": "84ee"})
+    tap.test("second", passed=False, diagnostics={"received": 'said "no": #1'})
+    tap.test("third", passed=True, skip="not here")
+    tap.bail_out("gone")
+    assert out.getvalue() == (
+        "TAP version 14\n"
+        "# client 1\n"
+        "# Relay: moqt://a\n"
+        "1..3\n"
+        "ok 1 - first\n"
+        "  ---\n"
+        "  duration_ms: 24\n"
+        '  connection_id: "84ee"\n'
+        "  ...\n"
+        "not ok 2 - second\n"
+        "  ---\n"
+        '  received: "said \\"no\\": #1"\n'
+        "  ...\n"
+        "ok 3 - third # SKIP not here\n"
+        "Bail out! gone\n"
+    )
+
+
+def test_what_a_relay_says_cannot_break_the_stream() -> None:
+    out = io.StringIO()
+    tap = TapWriter(out)
+    tap.begin(1)
+    tap.test("a # TODO\nok 9", passed=False, diagnostics={"received": "x\n  ...\nok 2 - forged"})
+    tap.comment("y\nok 3 - forged")
+    tap.bail_out("z\nok 4 - forged")
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 8
+    assert lines[2].startswith("not ok 1 - a \\# TODO")
+    assert not [line for line in lines if line.startswith("ok")]
+
+
+def test_defaults() -> None:
+    assert read_settings([], {}) == Settings(
+        "moqt://localhost:4443", None, False, False, False, None
+    )
+
+
+def test_environment_is_read() -> None:
+    found = read_settings(
+        [],
+        {
+            "RELAY_URL": "moqt://relay:1",
+            "TESTCASE": "setup-only",
+            "TLS_DISABLE_VERIFY": "1",
+            "VERBOSE": "1",
+            "QLOG_DIR": "logs",
+        },
+    )
+    assert found == Settings("moqt://relay:1", "setup-only", False, True, True, Path("logs"))
+
+
+def test_arguments_win_over_the_environment() -> None:
+    environment = {"RELAY_URL": "moqt://relay:1", "TESTCASE": "setup-only", "QLOG_DIR": "logs"}
+    found = read_settings(
+        ["-r", "moqt://b:2", "-t", "fetch-range", "-v", "--tls-disable-verify", "--qlog", "q"],
+        environment | {"TLS_DISABLE_VERIFY": "0", "VERBOSE": "0"},
+    )
+    assert found == Settings("moqt://b:2", "fetch-range", False, True, True, Path("q"))
+
+
+@pytest.mark.parametrize("value", ["", "0", "false"])
+def test_switches_are_set_by_one_alone(value: str) -> None:
+    found = read_settings([], {"TLS_DISABLE_VERIFY": value, "VERBOSE": value, "TESTCASE": ""})
+    assert found == Settings("moqt://localhost:4443", None, False, False, False, None)
+
+
+def test_list_is_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-l"]) == 0
+    assert capsys.readouterr().out.splitlines() == [case.name for case in CASES]
+    assert [case.name for case in CASES][:6] == [
+        "setup-only",
+        "announce-only",
+        "publish-namespace-done",
+        "subscribe-error",
+        "announce-subscribe",
+        "subscribe-before-announce",
+    ]
+
+
+def test_an_unknown_test_is_not_supported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTCASE", "moq-over-pigeons")
+    assert main([]) == 127
+    out = capsys.readouterr().out
+    assert "1..1\nok 1 - moq-over-pigeons # SKIP " in out
+
+
+def test_webtransport_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--relay", "https://localhost:4443"]) == 127
+    assert "\n1..0 # SKIP no WebTransport" in capsys.readouterr().out
+
+
+def test_what_is_no_address_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--relay", "localhost:4443"]) == 1
+    assert capsys.readouterr().out.endswith(
+        "Bail out! not an address: expected moqt://host[:port][/path]\n"
+    )
+
+
+def test_a_wrong_argument_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--speed"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --speed" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "kvcs.interop_client", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert result.stdout.split()[0] == "setup-only"
