@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
+from moqt.session.fetch_request import FetchRequest
+from moqt.session.own_request import OwnRequest
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
-from moqt.wire.params import Parameters
+from moqt.wire.params import NO_PARAMETERS, Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.control import Control
     from moqt.session.namespaces import Namespaces
     from moqt.session.offers import Offers
     from moqt.session.publisher import Publisher
+    from moqt.session.requests import Requests
     from moqt.session.sink import ObjectSink
     from moqt.session.source import TrackSource
     from moqt.session.subscriber import Subscriber
@@ -31,6 +35,8 @@ __all__ = ["SessionCommands"]
 class SessionCommands:
     """The commands of `Session`, which makes the parts that do them.
 
+    `tokens` of a request go with it (MOQT-22 8.9); None: the session's own `request_tokens`.
+
     They raise LocalProtocolError for what is wrong with the call or not possible in the session's
     state, and ResourceBusy at a limit.
     """
@@ -40,6 +46,7 @@ class SessionCommands:
     _namespaces: Namespaces
     _offers: Offers
     _publisher: Publisher
+    _requests: Requests
     _subscriber: Subscriber
 
     def _settle(self, now: float) -> None:
@@ -59,6 +66,7 @@ class SessionCommands:
         rendezvous_timeout_ms: int | None = None,
         object_delivery_timeout_ms: int | None = None,
         subgroup_delivery_timeout_ms: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         now: float,
     ) -> int:
@@ -79,7 +87,7 @@ class SessionCommands:
             object_delivery_timeout_ms=object_delivery_timeout_ms,
             subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
         )
-        return self._subscriber.subscribe(name, parameters, sink=sink, now=now)
+        return self._subscriber.subscribe(name, parameters, tokens=tokens, sink=sink, now=now)
 
     def fetch(
         self,
@@ -90,6 +98,7 @@ class SessionCommands:
         priority: int = DEFAULT_PRIORITY,
         group_order: GroupOrder = GroupOrder.ASCENDING,
         fill_timeout_ms: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         now: float,
     ) -> int:
@@ -101,23 +110,36 @@ class SessionCommands:
             group_order=None if group_order is GroupOrder.ASCENDING else group_order,
             fill_timeout_ms=fill_timeout_ms,
         )
-        return self._subscriber.fetch(name, parameters, sink=sink, now=now)
+        return self._subscriber.fetch(name, parameters, tokens=tokens, sink=sink, now=now)
 
-    def track_status(self, name: FullTrackName, now: float) -> int:
+    def track_status(
+        self, name: FullTrackName, now: float, *, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Send TRACK_STATUS and return its Request ID (MOQT-22 9.13)."""
-        return self._subscriber.track_status(name, now)
+        return self._subscriber.track_status(name, now, tokens)
 
-    def subscribe_namespace(self, prefix: TrackNamespace, now: float) -> int:
+    def subscribe_namespace(
+        self, prefix: TrackNamespace, now: float, *, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Send SUBSCRIBE_NAMESPACE and return its Request ID (MOQT-22 4.2)."""
-        return self._namespaces.subscribe_namespace(prefix, now)
+        return self._namespaces.subscribe_namespace(prefix, now, tokens)
 
-    def publish_namespace(self, namespace: TrackNamespace, now: float) -> int:
+    def publish_namespace(
+        self, namespace: TrackNamespace, now: float, *, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Send PUBLISH_NAMESPACE and return its Request ID (MOQT-22 4.1)."""
-        return self._namespaces.publish_namespace(namespace, now)
+        return self._namespaces.publish_namespace(namespace, now, tokens)
 
-    def publish(self, track: TrackSource, *, forward: bool = True, now: float) -> int:
+    def publish(
+        self,
+        track: TrackSource,
+        *,
+        forward: bool = True,
+        tokens: Sequence[AuthToken] | None = None,
+        now: float,
+    ) -> int:
         """Offer `track` by PUBLISH and return the Request ID (MOQT-22 9.8)."""
-        return self._publisher.publish(track, forward=forward, now=now)
+        return self._publisher.publish(track, forward=forward, tokens=tokens, now=now)
 
     def update(
         self,
@@ -128,12 +150,14 @@ class SessionCommands:
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] | None = None,
         fill: FillParameters | None = None,
+        tokens: Sequence[AuthToken] = (),
         now: float,
     ) -> int:
         """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID (9.5).
 
         None keeps a value. `range_filters` replace all that there are, none given removes them;
         `LocationFilter.none()` removes the location filter. Of a FETCH only `priority` changes.
+        `tokens` renew the authorization of a request that expires (MOQT-22 9.20.16).
         """
         filters = () if range_filters is None else tuple(range_filters)
         removed: frozenset[RangeFilterKind] = frozenset()
@@ -149,7 +173,30 @@ class SessionCommands:
                 removed_range_filters=removed,
                 fill=fill,
             ),
+            tokens,
         )
+
+    def refresh(self, request_id: int, tokens: Sequence[AuthToken], *, now: float) -> int:
+        """Send a REQUEST_UPDATE that brings `tokens` alone; return its Request ID (9.20.16).
+
+        For every request of ours that is open and accepted, about namespaces and PUBLISH too.
+        """
+        handle = self._context.handles.get(request_id)
+        if not isinstance(handle, OwnRequest) or isinstance(
+            handle, SubscribeRequest | FetchRequest
+        ):
+            return self._subscriber.update(request_id, NO_PARAMETERS, tokens)
+        if not handle.is_answered or not handle.stream.is_send_open:
+            raise LocalProtocolError(f"request {request_id} takes no updates now")
+        return self._requests.update(handle.stream, NO_PARAMETERS, tokens)
+
+    def drop_token(self, token: AuthToken) -> None:
+        """The application is done with a token: nothing is sent with it by default any more.
+
+        If it is registered at the peer, the next request or update takes a DELETE for it along, at
+        the earliest once every message that uses it is answered (MOQT-22 8.9).
+        """
+        self._requests.tokens.drop(token)
 
     def accept(
         self,

@@ -140,7 +140,9 @@ class Control:
 
     def _receive_setup(self, message: Setup) -> None:
         validate_setup(message.options, receiver_is_server=self._is_server)
+        self._requests.gate.admit_session(message.options)
         self._context.peer_options = message.options
+        self._requests.tokens.peer_is_known()
         if self._setup_timer is not None:
             self._setup_timer.cancel()
         self._context.emit(SessionEstablished(message.options))

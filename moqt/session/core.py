@@ -21,12 +21,14 @@ from moqt.session.control import Control
 from moqt.session.datagrams import Datagrams
 from moqt.session.early import EarlyStreams
 from moqt.session.events import SessionEnded
+from moqt.session.gatekeeper import Gatekeeper
 from moqt.session.inbound import Inbound
 from moqt.session.namespaces import Namespaces, refuse
 from moqt.session.offers import Offers
 from moqt.session.publisher import Publisher
 from moqt.session.requests import Requests
 from moqt.session.subscriber import Subscriber
+from moqt.session.token_sender import TokenSender
 from moqt.wire.messages import (
     Fetch,
     Publish,
@@ -38,8 +40,9 @@ from moqt.wire.messages import (
 from moqt.wire.options import SetupOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from moqt.session.authorization import Admission, AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.directory import TrackDirectory
     from moqt.session.events import Event
@@ -57,7 +60,9 @@ class Session(SessionCommands):
     """One session over one QUIC connection.
 
     `directory`: the tracks and namespaces that it serves; None: it serves nothing. `path` and
-    `authority` (client only) go into SETUP (MOQT-22 9.1). All times are seconds of one monotonic
+    `authority` (client only) go into SETUP (MOQT-22 9.1). `admission`: whom it answers; None:
+    everyone. `session_tokens` go into SETUP, `request_tokens` into each request that is given none
+    of its own. All times are seconds of one monotonic
     clock. Not thread-safe; nothing here blocks.
     """
 
@@ -70,12 +75,17 @@ class Session(SessionCommands):
         directory: TrackDirectory | None = None,
         path: str = "",
         authority: str = "",
+        admission: Admission | None = None,
+        session_tokens: Sequence[AuthToken] = (),
+        request_tokens: Sequence[AuthToken] = (),
     ) -> None:
         is_client = role is Role.CLIENT
         if not is_client and (path or authority):
             raise LocalProtocolError("a server sends neither PATH nor AUTHORITY (MOQT-22 9.1)")
         self._context = context = SessionContext(role=role, transport=transport, config=config)
-        self._requests = Requests(context, self._route)
+        gate = Gatekeeper(context, admission)
+        tokens = TokenSender(context, session_tokens, request_tokens)
+        self._requests = Requests(context, self._route, gate=gate, tokens=tokens)
         self._subscriber = Subscriber(context, self._requests)
         self._publisher = Publisher(context, self._requests, directory)
         self._namespaces = Namespaces(context, self._requests, directory)
@@ -85,6 +95,8 @@ class Session(SessionCommands):
             options=SetupOptions(
                 path=path if is_client else None,
                 authority=authority if is_client else None,
+                authorization_tokens=tokens.setup_tokens(),
+                max_auth_token_cache_size=config.max_auth_token_cache_octets,
                 max_filter_ranges=config.max_filter_ranges,
                 implementation=config.implementation or None,
                 max_request_updates=config.max_request_updates,

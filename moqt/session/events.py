@@ -81,6 +81,8 @@ class UpdateAccepted:
     request_id: int
     update_id: int
     largest: Location | None = None
+    expires_ms: int | None = None
+    """EXPIRES: the request lives so long from now on; None: nothing was said of it."""
 
 
 @dataclass(frozen=True, slots=True)

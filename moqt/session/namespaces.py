@@ -28,6 +28,9 @@ from moqt.wire.messages import (
 from moqt.wire.rules import RequestKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.directory import TrackDirectory
     from moqt.session.requests import Requests, RequestStream
@@ -48,7 +51,9 @@ class Namespaces:
         self._directory = directory
         self._reports: dict[int, _Report] = {}
 
-    def publish_namespace(self, namespace: TrackNamespace, now: float) -> int:
+    def publish_namespace(
+        self, namespace: TrackNamespace, now: float, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Tell the peer that we have tracks below `namespace`; return the Request ID."""
         _refuse_reserved(namespace)
         advertisement = Advertisement(self._context)
@@ -58,11 +63,14 @@ class Namespaces:
                 advertisement,
                 lambda request_id: PublishNamespace(request_id, namespace),
                 now=now,
+                tokens=tokens,
             )
         )
         return advertisement.request_id
 
-    def subscribe_namespace(self, prefix: TrackNamespace, now: float) -> int:
+    def subscribe_namespace(
+        self, prefix: TrackNamespace, now: float, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Ask the peer for the namespaces below `prefix`; return the Request ID."""
         _refuse_reserved(prefix)
         watch = NamespaceWatch(self._context, prefix)
@@ -72,6 +80,7 @@ class Namespaces:
                 watch,
                 lambda request_id: SubscribeNamespace(request_id, prefix),
                 now=now,
+                tokens=tokens,
             )
         )
         return watch.request_id

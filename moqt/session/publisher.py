@@ -33,6 +33,9 @@ from moqt.wire.rules import RequestKind
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.directory import TrackDirectory
     from moqt.session.events import RequestRejected
@@ -166,7 +169,14 @@ class Publisher:
 
     # Commands
 
-    def publish(self, track: TrackSource, *, forward: bool = True, now: float) -> int:
+    def publish(
+        self,
+        track: TrackSource,
+        *,
+        forward: bool = True,
+        tokens: Sequence[AuthToken] | None = None,
+        now: float,
+    ) -> int:
         """Offer `track` by PUBLISH and return the Request ID (MOQT-22 9.8).
 
         With `forward` its Objects are sent from now on, without waiting for the answer; without,
@@ -203,6 +213,7 @@ class Publisher:
                     track.properties,
                 ),
                 now=now,
+                tokens=tokens,
             )
         )
         self._served[subscription] = None

@@ -97,6 +97,7 @@ class RequestStream:
             return
         if isinstance(message, _ANSWERS):
             self._note_answer(message)
+            message = self._table.gate.with_expiry(self, message)
         self.send_octets(encode_message(message))
 
     def _note_answer(self, message: Message) -> None:
@@ -213,7 +214,7 @@ class RequestStream:
             return
         refusal: RequestError | None = None
         if isinstance(message, RequestUpdate):
-            refusal = self._count_update(message)
+            refusal = self._count_update(message, now)
         elif self.is_ours or isinstance(message, RequestOk | RequestError):
             self._table.check_answer(self, message)
         if not self.is_ours and self.phase is Phase.ENDED:
@@ -223,6 +224,8 @@ class RequestStream:
                 SessionErrorCode.PROTOCOL_VIOLATION,
                 f"{self!r}: {type(message).__name__} is not allowed here",
             )
+        if isinstance(message, _ANSWERS):
+            self._table.note_answer(self, message)
         if self.is_ours and self.phase is Phase.PENDING and isinstance(message, _ANSWERS):
             self.settle()
             self.phase = phase_after(message)
@@ -233,8 +236,8 @@ class RequestStream:
         else:
             self.handler.on_message(self, message, now)
 
-    def _count_update(self, message: RequestUpdate) -> RequestError | None:
-        refusal = self._table.check_update(self, message)
+    def _count_update(self, message: RequestUpdate, now: float) -> RequestError | None:
+        refusal = self._table.check_update(self, message, now)
         self.unanswered_updates += 1
         limit = self._context.config.max_request_updates
         if limit and self.unanswered_updates > limit:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy
 from moqt.session.config import Role
 from moqt.session.events import GoawayReceived
+from moqt.session.gatekeeper import Gatekeeper
 from moqt.session.request_stream import RequestHandler, RequestStream
 from moqt.session.seen import SeenNumbers
 from moqt.session.states import Phase
+from moqt.session.token_sender import TokenSender
+from moqt.types import FullTrackName
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
     Fetch,
@@ -34,12 +38,13 @@ from moqt.wire.rules import (
     validate_request_ok,
     validate_request_update,
 )
-from moqt.wire.tokens import AliasType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
+    from moqt.session.token_sender import TokenPlan
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
     from moqt.wire.params import Parameters
@@ -65,10 +70,20 @@ class Requests:
     """All request streams of one session that are open in some direction."""
 
     def __init__(
-        self, context: SessionContext, route: Callable[[RequestStream, Opener, float], None]
+        self,
+        context: SessionContext,
+        route: Callable[[RequestStream, Opener, float], None],
+        *,
+        gate: Gatekeeper | None = None,
+        tokens: TokenSender | None = None,
     ) -> None:
-        """`route` gets each request of the peer that passed the general checks, once."""
+        """`route` gets each request of the peer that passed the general checks, once.
+
+        `gate` judges the peer, None: lets it in; `tokens`: ours at the peer, None: none yet.
+        """
         self.context = context
+        self.gate = gate or Gatekeeper(context)
+        self.tokens = tokens or TokenSender(context)
         self.streams: dict[int, RequestStream] = {}
         """By stream ID."""
         self.goaway_sent = False
@@ -92,10 +107,12 @@ class Requests:
         *,
         now: float,
         timeout_s: float | None = None,
+        tokens: Sequence[AuthToken] | None = None,
     ) -> RequestStream:
         """Open a request; `build` makes its message from the Request ID.
 
-        `timeout_s` None: `request_timeout_s`. Raises: LocalProtocolError when the session is not
+        `timeout_s` None: `request_timeout_s`. `tokens` go with it, None: the session's own for
+        requests. Raises: LocalProtocolError when the session is not
         open or moving away, or the message cannot be written; ResourceBusy at
         `max_pending_requests` and at the peer's limit of streams.
         """
@@ -106,8 +123,9 @@ class Requests:
             raise LocalProtocolError("no new requests after GOAWAY (MOQT-22 9.2)")
         if self._ours >= context.config.max_pending_requests:
             raise ResourceBusy(f"max_pending_requests is {context.config.max_pending_requests}")
+        plan = self.tokens.plan(self.tokens.request_tokens if tokens is None else tokens, None)
         try:
-            octets = encode_message(build(self._next_id))
+            octets = encode_message(_with_tokens(build(self._next_id), plan))
         except ValueError as error:
             raise LocalProtocolError(f"{kind.value}: {error}") from error
         stream_id = context.transport.open(bidirectional=True)
@@ -123,6 +141,7 @@ class Requests:
         context.stats.requests_sent += 1
         deadline = now + (context.config.request_timeout_s if timeout_s is None else timeout_s)
         stream.answer_timer = context.timers.at(deadline, partial(self._time_out, stream))
+        self.tokens.sent(plan, stream.request_id, stream_id)
         stream.send_octets(octets)
         return stream
 
@@ -132,7 +151,9 @@ class Requests:
         self._next_id += 2
         return request_id
 
-    def update(self, stream: RequestStream, parameters: Parameters) -> int:
+    def update(
+        self, stream: RequestStream, parameters: Parameters, tokens: Sequence[AuthToken] = ()
+    ) -> int:
         """Send a REQUEST_UPDATE and return its Request ID.
 
         Raises: ResourceBusy at the peer's MAX_REQUEST_UPDATES (MOQT-22 9.1.7); LocalProtocolError
@@ -142,12 +163,14 @@ class Requests:
         limit = options.max_request_updates if options else 0
         if limit and len(stream.pending_updates) >= limit:
             raise ResourceBusy(f"the peer's MAX_REQUEST_UPDATES is {limit}")
+        plan = self.tokens.plan(tokens, stream.stream_id)
         try:
-            octets = encode_message(RequestUpdate(self._next_id, parameters))
+            octets = encode_message(_with_tokens(RequestUpdate(self._next_id, parameters), plan))
         except ValueError as error:
             raise LocalProtocolError(f"REQUEST_UPDATE: {error}") from error
         update_id = self.take_id()
         stream.pending_updates.append(update_id)
+        self.tokens.sent(plan, update_id, stream.stream_id)
         stream.send_octets(octets)
         return update_id
 
@@ -177,17 +200,17 @@ class Requests:
         stream.kind = kind
         stream.request_id = message.request_id
         self.context.stats.requests_received += 1
-        refusal = self._refusal(message)
+        refusal = self._refusal(stream, message, now)
         if refusal is not None:
             stream.send(refusal)
             stream.finish()
             return
         self._route(stream, message, now)
 
-    def _refusal(self, message: Opener) -> RequestError | None:
-        fault = _token_fault(message.parameters)
-        if fault is not None:
-            return fault
+    def _refusal(self, stream: RequestStream, message: Opener, now: float) -> RequestError | None:
+        tokens = self.gate.read_tokens(message.parameters)
+        if isinstance(tokens, RequestError):
+            return tokens
         if is_out_of_reach(_namespace_of(message)):
             return RequestError(
                 code=RequestErrorCode.DOES_NOT_EXIST, reason="reserved name (MOQT-22 2.4.3, 6.5)"
@@ -198,7 +221,7 @@ class Requests:
                 reason="too many open requests",
                 retry_interval_ms=OVERLOAD_RETRY_MS,
             )
-        return None
+        return self.gate.admit_request(stream, _target_of(message), tokens, now)
 
     def register_peer_id(self, request_id: int) -> None:
         """Note a Request ID of the peer's; INVALID_REQUEST_ID for a wrong or repeated one."""
@@ -215,12 +238,17 @@ class Requests:
 
     # Checks that need more than the message
 
-    def check_update(self, stream: RequestStream, message: RequestUpdate) -> RequestError | None:
+    def check_update(
+        self, stream: RequestStream, message: RequestUpdate, now: float
+    ) -> RequestError | None:
         """Judge a REQUEST_UPDATE before it is acted on; return what refuses it, or None."""
         assert stream.kind is not None
         self.register_peer_id(message.request_id)
         validate_request_update(message, stream.kind)
-        return _token_fault(message.parameters)
+        tokens = self.gate.read_tokens(message.parameters)
+        if isinstance(tokens, RequestError):
+            return tokens
+        return self.gate.admit_update(stream, message.parameters, tokens, now)
 
     def check_answer(self, stream: RequestStream, message: Message) -> None:
         """Judge a REQUEST_OK or REQUEST_ERROR of the peer's before it is acted on."""
@@ -238,6 +266,13 @@ class Requests:
             validate_request_ok(message, answers)
         else:
             validate_request_error(message, stream.kind, receiver_is_server=self._is_server)
+
+    def note_answer(self, stream: RequestStream, message: Message) -> None:
+        """The peer answered the oldest message of ours on a stream that awaits it."""
+        if stream.is_ours and stream.phase is Phase.PENDING:
+            self.tokens.answered(stream.request_id, message)
+        elif stream.pending_updates:
+            self.tokens.answered(stream.pending_updates[0], message)
 
     def receive_goaway(self, stream: RequestStream, message: Goaway) -> None:
         """Tell the application that one request should move (MOQT-22 6.6.1)."""
@@ -276,6 +311,9 @@ class Requests:
         if self.streams.pop(stream.stream_id, None) is not None:
             self._blocked.pop(stream.stream_id, None)
             self._ours -= stream.is_ours
+            self.gate.forget(stream)
+            for request_id in (stream.request_id, *stream.pending_updates):
+                self.tokens.lost(request_id)
             self.context.stats.open_requests -= 1
 
     def close(self) -> None:
@@ -283,35 +321,32 @@ class Requests:
         self.streams.clear()
         self._blocked.clear()
         self._cut_short.clear()
+        self.gate.close()
         self._ours = 0
         self.context.stats.open_requests = 0
 
 
-def _token_fault(parameters: Parameters) -> RequestError | None:
-    """Return why the message with these parameters is refused, or None.
-
-    We announce no token cache, so each REGISTER is one too many, and no alias is known
-    (MOQT-22 8.9, 9.1.3).
-    """
-    for token in parameters.authorization_tokens:
-        if token.alias_type is AliasType.REGISTER:
-            raise RemoteProtocolError(
-                SessionErrorCode.AUTH_TOKEN_CACHE_OVERFLOW, "this endpoint caches no tokens"
-            )
-        if token.alias_type is not AliasType.USE_VALUE:
-            return RequestError(
-                code=RequestErrorCode.UNKNOWN_AUTH_TOKEN_ALIAS,
-                reason="token alias is not registered",
-            )
-    return None
+MessageT = TypeVar("MessageT", bound=Opener | RequestUpdate)
 
 
-def _namespace_of(message: Opener) -> TrackNamespace:
+def _with_tokens(message: MessageT, plan: TokenPlan) -> MessageT:
+    if not plan.wire:
+        return message
+    parameters = replace(message.parameters, authorization_tokens=plan.wire)
+    return replace(message, parameters=parameters)
+
+
+def _target_of(message: Opener) -> FullTrackName | TrackNamespace:
     if isinstance(message, PublishNamespace):
         return message.namespace
     if isinstance(message, SubscribeNamespace | SubscribeTracks):
         return message.prefix
-    return message.name.namespace
+    return message.name
+
+
+def _namespace_of(message: Opener) -> TrackNamespace:
+    target = _target_of(message)
+    return target.namespace if isinstance(target, FullTrackName) else target
 
 
 def is_out_of_reach(namespace: TrackNamespace) -> bool:

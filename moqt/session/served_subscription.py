@@ -422,6 +422,11 @@ class ServedSubscription:
         self._close(reset_code_for(code))
         self._finish(code, reason)
 
+    def expire(self, now: float) -> None:
+        """The authorization has run out (MOQT-22 9.20.16)."""
+        if not self.is_over:
+            self.end(PublishDoneCode.EXPIRED, "the authorization has expired")
+
     def accepted(self) -> None:
         """The peer took our offer: say now what had to wait for that."""
         if self._done is not None:

@@ -20,6 +20,9 @@ from moqt.wire.params import Parameters
 from moqt.wire.rules import RequestKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.inbound import Inbound
     from moqt.session.requests import Requests, RequestStream
@@ -69,6 +72,7 @@ class Subscriber:
         name: FullTrackName,
         parameters: Parameters,
         *,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None,
         now: float,
     ) -> int:
@@ -80,6 +84,7 @@ class Subscriber:
             request,
             lambda request_id: Subscribe(request_id, name, parameters),
             now=now,
+            tokens=tokens,
             timeout_s=self._context.config.request_timeout_s
             + (parameters.rendezvous_timeout_ms or 0) / 1000,
         )
@@ -104,6 +109,7 @@ class Subscriber:
         name: FullTrackName,
         parameters: Parameters,
         *,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None,
         now: float,
     ) -> int:
@@ -118,6 +124,7 @@ class Subscriber:
                 request,
                 lambda request_id: Fetch(request_id, name, parameters),
                 now=now,
+                tokens=tokens,
             )
         except BaseException:
             self.leave_track(track.state, request)
@@ -134,7 +141,9 @@ class Subscriber:
         self.fetch_targets[stream.request_id] = request.target
         return stream.request_id
 
-    def track_status(self, name: FullTrackName, now: float) -> int:
+    def track_status(
+        self, name: FullTrackName, now: float, tokens: Sequence[AuthToken] | None = None
+    ) -> int:
         """Send TRACK_STATUS; return its Request ID."""
         self.checked(name, Parameters())
         request = StatusRequest(self._context)
@@ -144,11 +153,14 @@ class Subscriber:
                 request,
                 lambda request_id: TrackStatus(request_id, name),
                 now=now,
+                tokens=tokens,
             )
         )
         return request.request_id
 
-    def update(self, request_id: int, parameters: Parameters) -> int:
+    def update(
+        self, request_id: int, parameters: Parameters, tokens: Sequence[AuthToken] = ()
+    ) -> int:
         """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID."""
         handle = self._context.handles.get(request_id)
         if isinstance(handle, SubscribeRequest | PublicationOffer):
@@ -162,7 +174,7 @@ class Subscriber:
             raise LocalProtocolError("a FETCH has only its priority updated (MOQT-22 9.5)")
         if not handle.stream.is_send_open:
             raise LocalProtocolError(f"request {request_id} takes no more updates")
-        update_id = self._requests.update(handle.stream, parameters)
+        update_id = self._requests.update(handle.stream, parameters, tokens)
         if isinstance(handle, SubscribeRequest | PublicationOffer):
             handle.note_update(update_id, parameters)
         return update_id

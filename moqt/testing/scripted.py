@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moqt.codes import SessionErrorCode, StreamResetCode
+    from moqt.session.authorization import Admission, AuthToken
     from moqt.session.directory import TrackDirectory
     from moqt.session.events import Event
     from moqt.wire.messages import Message
@@ -141,6 +142,8 @@ class ScriptedPeer:
         directory: TrackDirectory | None = None,
         options: SetupOptions | None = None,
         setup: bool = True,
+        admission: Admission | None = None,
+        session_tokens: Sequence[AuthToken] = (),
     ) -> None:
         """`role` is that of the session under test. `setup`: exchange SETUP at once."""
         self.role = role
@@ -153,6 +156,8 @@ class ScriptedPeer:
             directory=directory,
             path="/kv" if role is Role.CLIENT else "",
             authority="host.example" if role is Role.CLIENT else "",
+            admission=admission,
+            session_tokens=session_tokens,
         )
         self.events: list[Event] = []
         self._next = {True: 0, False: 0}

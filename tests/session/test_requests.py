@@ -131,7 +131,7 @@ def test_names_that_no_request_can_ask_for(first: bytes) -> None:
 
 def test_tokens_without_a_cache() -> None:
     """8.9#4, 8.9#8."""
-    peer = server()
+    peer = server(SessionConfig(max_auth_token_cache_octets=0))
     stream = peer.open_bidi()
     used = Parameters(authorization_tokens=(AuthorizationToken.use_alias(3),))
     peer.send(stream, PublishNamespace(0, NAMESPACE, used))

@@ -49,6 +49,7 @@ def test_client_says_who_and_where_it_is() -> None:
     assert setup.options == SetupOptions(
         path="/kv",
         authority="host.example",
+        max_auth_token_cache_size=4096,
         max_filter_ranges=32,
         max_request_updates=16,
         implementation="kvcs-moqt/0.1",
