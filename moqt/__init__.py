@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from moqt.asyncio.server import Server, serve
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import Fetch, Subscription, TrackPublication, TrackStatus
+    from moqt.session.authorization import (
+        Allowed,
+        AuthToken,
+        Denial,
+        Denied,
+        KnownTokens,
+        RequestAccess,
+        SessionAccess,
+        TokenPolicy,
+    )
     from moqt.session.config import SessionConfig
     from moqt.session.directory import TrackDirectory
     from moqt.session.sink import ObjectSink, Placement
@@ -37,13 +47,18 @@ if TYPE_CHECKING:
     from moqt.wire.properties import TrackProperties
 
 __all__ = [
+    "Allowed",
+    "AuthToken",
     "CongestionControl",
+    "Denial",
+    "Denied",
     "Fetch",
     "FillParameters",
     "FullTrackName",
     "GroupOrder",
     "IdRange",
     "InsecureConnectionWarning",
+    "KnownTokens",
     "Location",
     "LocationFilter",
     "MoqtSession",
@@ -58,13 +73,16 @@ __all__ = [
     "RangeFilter",
     "RangeFilterKind",
     "RangeStatus",
+    "RequestAccess",
     "RequestErrorCode",
     "Server",
+    "SessionAccess",
     "SessionConfig",
     "SessionErrorCode",
     "StreamResetCode",
     "SubgroupWriter",
     "Subscription",
+    "TokenPolicy",
     "TrackDirectory",
     "TrackNamespace",
     "TrackProperties",
@@ -78,11 +96,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Allowed": "moqt.session.authorization",
+    "AuthToken": "moqt.session.authorization",
     "CongestionControl": "moqt.asyncio.config",
+    "Denial": "moqt.session.authorization",
+    "Denied": "moqt.session.authorization",
     "Fetch": "moqt.asyncio.tracks",
     "FillParameters": "moqt.wire.params",
     "IdRange": "moqt.wire.filters",
     "InsecureConnectionWarning": "moqt.asyncio.client",
+    "KnownTokens": "moqt.session.authorization",
     "LocationFilter": "moqt.wire.filters",
     "MoqtSession": "moqt.asyncio.session",
     "NamespacePublication": "moqt.asyncio.namespaces",
@@ -91,10 +114,13 @@ _HOMES = {
     "Placement": "moqt.session.sink",
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
+    "RequestAccess": "moqt.session.authorization",
     "Server": "moqt.asyncio.server",
+    "SessionAccess": "moqt.session.authorization",
     "SessionConfig": "moqt.session.config",
     "SubgroupWriter": "moqt.session.source",
     "Subscription": "moqt.asyncio.tracks",
+    "TokenPolicy": "moqt.session.authorization",
     "TrackDirectory": "moqt.session.directory",
     "TrackProperties": "moqt.wire.properties",
     "TrackPublication": "moqt.asyncio.tracks",

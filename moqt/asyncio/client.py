@@ -18,6 +18,7 @@ from moqt.asyncio.config import TransportConfig
 from moqt.asyncio.connection import HeldConnection, quic_configuration
 from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
 from moqt.asyncio.session import MoqtSession
+from moqt.session.authorization import Admission
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.tls import load_trust
@@ -25,13 +26,14 @@ from moqt.uri import MoqtUri
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aioquic.quic.configuration import QuicConfiguration
 
     from moqt.asyncio.binding import Loss
     from moqt.asyncio.endpoint import Address
+    from moqt.session.authorization import AuthToken, TokenPolicy
     from moqt.session.directory import TrackDirectory
     from moqt.tls import Pem
 
@@ -59,6 +61,9 @@ def connect(
     server_name: str | None = None,
     directory: TrackDirectory | None = None,
     takes_offers: bool = False,
+    tokens: Sequence[AuthToken] = (),
+    request_tokens: Sequence[AuthToken] = (),
+    token_policy: TokenPolicy | None = None,
 ) -> AbstractAsyncContextManager[MoqtSession]:
     """Connect to a moqt:// address; the context is the session, with both SETUPs done.
 
@@ -66,6 +71,8 @@ def connect(
     and warns. `server_name` replaces the URL's host in SNI and in the certificate's check.
     `directory`: the tracks and namespaces that the session answers from. `takes_offers`: the peer's
     PUBLISH and PUBLISH_NAMESPACE come by `MoqtSession.offers`, rather than being refused.
+    `tokens` authorize the session, `request_tokens` each request that brings none of its own.
+    `token_policy` judges what the peer asks for; None: it may have all.
 
     Leaving it closes the session with NO_ERROR. Cancelled anywhere: the connection is closed, and
     no socket, timer or task is left.
@@ -91,6 +98,9 @@ def connect(
             server_name=server_name,
             directory=directory,
             takes_offers=takes_offers,
+            tokens=tokens,
+            request_tokens=request_tokens,
+            token_policy=token_policy,
         )
     )
 
@@ -135,6 +145,9 @@ class _Dialer:
         server_name: str | None,
         directory: TrackDirectory | None,
         takes_offers: bool,
+        tokens: Sequence[AuthToken],
+        request_tokens: Sequence[AuthToken],
+        token_policy: TokenPolicy | None,
     ) -> None:
         self._uri = uri
         self._address = f"[{uri.host}]:{uri.port}" if ":" in uri.host else f"{uri.host}:{uri.port}"
@@ -145,6 +158,9 @@ class _Dialer:
         self._server_name = server_name or uri.host
         self._directory = directory
         self._takes_offers = takes_offers
+        self._tokens = tuple(tokens)
+        self._request_tokens = tuple(request_tokens)
+        self._admission = Admission(token_policy=token_policy)
 
     async def dial(self) -> MoqtSession:
         deadline = time.monotonic() + self._transport_config.handshake_timeout_s
@@ -190,6 +206,9 @@ class _Dialer:
             directory=self._directory,
             path=self._uri.path_and_query,
             authority=self._uri.authority,
+            admission=self._admission,
+            session_tokens=self._tokens,
+            request_tokens=self._request_tokens,
         )
         moqt_session = MoqtSession(
             session,

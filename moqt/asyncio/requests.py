@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.types import Location
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
 
 ItemT = TypeVar("ItemT")
+
+_WITH_EXPIRES = (events.SubscriptionEstablished, events.RequestAccepted, events.UpdateAccepted)
 
 
 class Signal:
@@ -95,8 +98,13 @@ class RequestHost(Protocol):
         location_filter: LocationFilter | None,
         range_filters: Sequence[RangeFilter] | None,
         fill: FillParameters | None,
+        tokens: Sequence[AuthToken] = (),
     ) -> int:
         """Send REQUEST_UPDATE and return its Request ID."""
+        ...
+
+    def refresh_request(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
+        """Send a REQUEST_UPDATE that brings tokens alone and return its Request ID."""
         ...
 
     def consume(self, event: events.ObjectReceived) -> None:
@@ -119,6 +127,9 @@ class Request:
         self._is_over = False
         self._signal = Signal()
         self._updates: dict[int, errors.MoqtError | events.UpdateAccepted | None] = {}
+        self.expires_ms: int | None = None
+        """How long it lives from the peer's last word on it, unless `refresh` renews it; None: not
+        known, or for ever (MOQT-22 9.20.16)."""
         self.goaway: events.GoawayReceived | None = None
         """Set when the peer asked to move this request, or its session, elsewhere (MOQT-22 6.6.1);
         its own `request_id` tells which."""
@@ -175,6 +186,15 @@ class Request:
             await self._signal.wait()
         return self.goaway
 
+    async def wait_over(self) -> errors.MoqtError | None:
+        """Wait until it is over; return what ended it, None for a clean end or one of ours.
+
+        What came before may still lie unread. Cancelling leaves no trace.
+        """
+        while not self._is_over:
+            await self._signal.wait()
+        return self._failure
+
     async def _wait_over(self) -> None:
         while not self._is_over:
             await self._signal.wait()
@@ -185,6 +205,8 @@ class Request:
 
     def receive(self, event: events.Event) -> None:
         """Take an event of this request."""
+        if isinstance(event, _WITH_EXPIRES) and event.expires_ms is not None:
+            self.expires_ms = event.expires_ms or None
         match event:
             case events.RequestRejected():
                 timeout_s = self._session.config.request_timeout_s
@@ -224,6 +246,14 @@ class Request:
                 self._session.unregister(self._request_id)
 
     # --- updates and the end ---
+
+    async def refresh(self, tokens: Sequence[AuthToken]) -> None:
+        """Renew the request's authorization; `expires_ms` is then the peer's answer.
+
+        Raises: RequestRejected, after which the request is over; TimedOut, SessionClosed,
+        ResourceBusy at the peer's limit of unanswered updates.
+        """
+        await self._wait_update(self._session.refresh_request(self.request_id, tokens))
 
     async def _wait_update(self, update_id: int) -> Location | None:
         self._updates[update_id] = None

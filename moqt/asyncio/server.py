@@ -11,14 +11,16 @@ from moqt.asyncio.listener import Listener
 from moqt.asyncio.requests import Signal
 from moqt.asyncio.session import MoqtSession
 from moqt.codes import SessionErrorCode
+from moqt.session.authorization import Admission
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.tls import load_identity
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
     from moqt.asyncio.binding import Driver
+    from moqt.session.authorization import TokenPolicy
     from moqt.session.directory import TrackDirectory
     from moqt.tls import Pem
 
@@ -34,11 +36,17 @@ async def serve(
     config: SessionConfig | None = None,
     transport_config: TransportConfig | None = None,
     takes_offers: bool = False,
+    token_policy: TokenPolicy | None = None,
+    paths: Collection[str] | Callable[[str], bool] | None = None,
+    authorities: Collection[str] | Callable[[str], bool] | None = None,
 ) -> AsyncGenerator[Server, None]:
     """Listen on `host` (a name, an address, or "" for all) and `port` (0: any free one).
 
     `certificate` (with its chain) and `private_key`: paths or PEM. `directory`: the tracks and
     namespaces that all sessions answer from. `takes_offers`: as in `connect`.
+    `token_policy` judges sessions and what they ask for; None: everyone may have all. `paths` and
+    `authorities`: what this server answers for, others are closed with INVALID_PATH or
+    INVALID_AUTHORITY; see `Admission`.
 
     Leaving it closes all sessions with NO_ERROR. Cancelled anywhere: the same, without waiting.
     Raises: OSError when the address can't be had, ValueError for a bad certificate or key.
@@ -50,6 +58,7 @@ async def serve(
         private_key=private_key,
         directory=directory,
         takes_offers=takes_offers,
+        admission=Admission(paths=paths, authorities=authorities, token_policy=token_policy),
     )
     await server.listen(host, port)
     try:
@@ -73,10 +82,12 @@ class Server:
         private_key: Pem,
         directory: TrackDirectory | None,
         takes_offers: bool,
+        admission: Admission,
     ) -> None:
         self._config = config
         self._directory = directory
         self._takes_offers = takes_offers
+        self._admission = admission
         identity = load_identity(certificate, private_key)
         configuration = quic_configuration(transport_config, is_client=False)
         configuration.certificate = identity.certificate
@@ -160,6 +171,7 @@ class Server:
             transport=driver.transport,
             config=self._config,
             directory=self._directory,
+            admission=self._admission,
         )
         moqt_session = MoqtSession(
             session, driver, config=self._config, takes_offers=self._takes_offers, keeper=self

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moqt.asyncio.binding import Driver
+    from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.core import Session
     from moqt.session.stats import SessionStats
@@ -204,6 +205,7 @@ class MoqtSession(SessionVerbs):
         location_filter: LocationFilter | None,
         range_filters: Sequence[RangeFilter] | None,
         fill: FillParameters | None,
+        tokens: Sequence[AuthToken] = (),
     ) -> int:
         """Send REQUEST_UPDATE and return its Request ID."""
         self.raise_if_closed()
@@ -214,10 +216,22 @@ class MoqtSession(SessionVerbs):
             location_filter=location_filter,
             range_filters=range_filters,
             fill=fill,
+            tokens=tokens,
             now=time.monotonic(),
         )
         self._driver.wake()
         return update_id
+
+    def refresh_request(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
+        """Send a REQUEST_UPDATE that brings tokens alone and return its Request ID."""
+        self.raise_if_closed()
+        update_id = self._session.refresh(request_id, tokens, now=time.monotonic())
+        self._driver.wake()
+        return update_id
+
+    def drop_token(self, token: AuthToken) -> None:
+        """The application is done with a token: the peer is asked to forget it, by and by."""
+        self._session.drop_token(token)
 
     def consume(self, event: events.ObjectReceived) -> None:
         """The application is done with the Object's octets."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from moqt.asyncio.requests import RequestHost
+    from moqt.session.authorization import AuthToken
     from moqt.types import Location
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
@@ -76,6 +77,7 @@ class Subscription(ItemStream[SubscriptionItem]):
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] | None = None,
         fill: FillParameters | None = None,
+        tokens: Sequence[AuthToken] = (),
     ) -> Location | None:
         """Change what is named, and wait for the answer; return the track's Largest Object then.
 
@@ -90,6 +92,7 @@ class Subscription(ItemStream[SubscriptionItem]):
             location_filter=location_filter,
             range_filters=range_filters,
             fill=fill,
+            tokens=tokens,
         )
         return await self._wait_update(update_id)
 

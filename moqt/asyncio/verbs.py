@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.binding import Driver
     from moqt.session import events
+    from moqt.session.authorization import AuthToken
     from moqt.session.core import Session
     from moqt.session.sink import ObjectSink
     from moqt.session.source import TrackSource
@@ -39,7 +40,10 @@ DEFAULT_PRIORITY = 128
 
 
 class SessionVerbs(RequestHost):
-    """What an application asks of a session. `MoqtSession` holds what they work on."""
+    """What an application asks of a session. `MoqtSession` holds what they work on.
+
+    `tokens` authorize one request (MOQT-22 8.9); None: those that `connect` was given for requests.
+    """
 
     _session: Session
     _driver: Driver
@@ -60,6 +64,7 @@ class SessionVerbs(RequestHost):
         rendezvous_timeout_ms: int | None = None,
         object_delivery_timeout_ms: int | None = None,
         subgroup_delivery_timeout_ms: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         timeout_s: float | None = None,
     ) -> Subscription:
@@ -81,6 +86,7 @@ class SessionVerbs(RequestHost):
                 rendezvous_timeout_ms=rendezvous_timeout_ms,
                 object_delivery_timeout_ms=object_delivery_timeout_ms,
                 subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+                tokens=tokens,
                 sink=sink,
                 now=time.monotonic(),
             )
@@ -96,6 +102,7 @@ class SessionVerbs(RequestHost):
         priority: int = DEFAULT_PRIORITY,
         group_order: GroupOrder = GroupOrder.ASCENDING,
         fill_timeout_ms: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
     ) -> Fetch:
         """Return a fetch; `async with` sends it."""
@@ -108,6 +115,7 @@ class SessionVerbs(RequestHost):
                 priority=priority,
                 group_order=group_order,
                 fill_timeout_ms=fill_timeout_ms,
+                tokens=tokens,
                 sink=sink,
                 now=time.monotonic(),
             )
@@ -115,7 +123,11 @@ class SessionVerbs(RequestHost):
         return Fetch(self, f"FETCH {name}", None, self._waking(command))
 
     async def track_status(
-        self, name: FullTrackName, *, timeout_s: float | None = None
+        self,
+        name: FullTrackName,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
     ) -> TrackStatus:
         """Ask what the track's Largest Object is.
 
@@ -123,41 +135,56 @@ class SessionVerbs(RequestHost):
         """
 
         def command() -> int:
-            return self._session.track_status(name, now=time.monotonic())
+            return self._session.track_status(name, time.monotonic(), tokens=tokens)
 
         what = f"TRACK_STATUS {name}"
         return await TrackStatusRequest(self, what, timeout_s, self._waking(command)).run()
 
     def publish(
-        self, track: TrackSource, *, forward: bool = True, timeout_s: float | None = None
+        self,
+        track: TrackSource,
+        *,
+        forward: bool = True,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
     ) -> TrackPublication:
         """Return an offer of `track` to the peer; `async with` sends it."""
 
         def command() -> int:
-            return self._session.publish(track, forward=forward, now=time.monotonic())
+            return self._session.publish(
+                track, forward=forward, tokens=tokens, now=time.monotonic()
+            )
 
         return TrackPublication(self, f"PUBLISH {track.name}", timeout_s, self._waking(command))
 
     # --- namespaces ---
 
     def publish_namespace(
-        self, namespace: TrackNamespace, *, timeout_s: float | None = None
+        self,
+        namespace: TrackNamespace,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
     ) -> NamespacePublication:
         """Return an announcement of `namespace`; `async with` sends it."""
 
         def command() -> int:
-            return self._session.publish_namespace(namespace, now=time.monotonic())
+            return self._session.publish_namespace(namespace, time.monotonic(), tokens=tokens)
 
         what = f"PUBLISH_NAMESPACE {namespace}"
         return NamespacePublication(self, what, timeout_s, self._waking(command))
 
     def subscribe_namespace(
-        self, prefix: TrackNamespace, *, timeout_s: float | None = None
+        self,
+        prefix: TrackNamespace,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
     ) -> NamespaceSubscription:
         """Return a subscription to the namespaces under `prefix`; `async with` sends it."""
 
         def command() -> int:
-            return self._session.subscribe_namespace(prefix, now=time.monotonic())
+            return self._session.subscribe_namespace(prefix, time.monotonic(), tokens=tokens)
 
         what = f"SUBSCRIBE_NAMESPACE {prefix}"
         return NamespaceSubscription(self, what, timeout_s, self._waking(command))
