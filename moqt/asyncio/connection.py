@@ -228,6 +228,16 @@ class HeldConnection(QuicConnection):
         stream.sender.write(data, end_stream=fin)  # type: ignore[arg-type]
         self._written_octets += len(data)
 
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """Whether the peer has acknowledged a stream's octets and FIN; True when it is gone."""
+        stream = self._streams.get(stream_id)
+        return stream is None or stream.sender.is_finished
+
+    @property
+    def waiting_datagrams(self) -> int:
+        """How many datagrams are queued and not in a packet yet."""
+        return len(self._datagrams_pending)
+
     def drop(self, stream_id: int, code: int) -> None:
         """RESET_STREAM; nothing happens when the stream is gone."""
         stream = self._streams.get(stream_id)

@@ -18,6 +18,11 @@ MAX_REASON_OCTETS = 512
 """A longer reason is cut: CONNECTION_CLOSE must fit into one packet."""
 
 
+DATAGRAMS_AHEAD = 16
+"""Datagrams that a session lets wait in QUIC; further ones wait in the session, where they may be
+overtaken, and dropped when they are late (MOQT-22 5.2)."""
+
+
 class QuicTransport:
     """What a session may ask of its connection; `wake` schedules one transmit soon."""
 
@@ -75,6 +80,14 @@ class QuicTransport:
         """STOP_SENDING; what still arrives is discarded and credited."""
         self._connection.stop(stream_id, int(code))
         self._wake()
+
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """Whether the peer has all of a stream that was ended by FIN, or the stream is gone."""
+        return self._connection.is_acknowledged(stream_id)
+
+    def datagram_room(self) -> int:
+        """How many datagrams may wait beside those that do."""
+        return DATAGRAMS_AHEAD - self._connection.waiting_datagrams
 
     def send_datagram(self, data: bytes) -> bool:
         """Queue an unreliable datagram; False when it's too large, or the queue is full."""

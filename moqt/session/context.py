@@ -59,6 +59,8 @@ class SessionContext:
         self.ending: Ending | None = None
         self.wake: Callable[[], None] = _nobody_to_wake
         """Asks the binding for one `Session.flush` soon. The binding sets it."""
+        self.clock: Callable[[], float] | None = None
+        """Reads the clock that `now` is of, where known."""
         self.handles: dict[int, Handle] = {}
         """By Request ID: what commands of the application may name."""
         self.budgets: dict[int, ReadBudget] = {}

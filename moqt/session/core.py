@@ -62,8 +62,9 @@ class Session(SessionCommands):
     `directory`: the tracks and namespaces that it serves; None: it serves nothing. `path` and
     `authority` (client only) go into SETUP (MOQT-22 9.1). `admission`: whom it answers; None:
     everyone. `session_tokens` go into SETUP, `request_tokens` into each request that is given none
-    of its own. All times are seconds of one monotonic
-    clock. Not thread-safe; nothing here blocks.
+    of its own. All times are seconds of one monotonic clock. `clock` reads it, for the delivery
+    timeouts of what is published between two inputs; None: they never run out. Not thread-safe;
+    nothing here blocks.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class Session(SessionCommands):
         admission: Admission | None = None,
         session_tokens: Sequence[AuthToken] = (),
         request_tokens: Sequence[AuthToken] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         is_client = role is Role.CLIENT
         if not is_client and (path or authority):
             raise LocalProtocolError("a server sends neither PATH nor AUTHORITY (MOQT-22 9.1)")
         self._context = context = SessionContext(role=role, transport=transport, config=config)
+        context.clock = clock
         gate = Gatekeeper(context, admission)
         tokens = TokenSender(context, session_tokens, request_tokens)
         self._requests = Requests(context, self._route, gate=gate, tokens=tokens)

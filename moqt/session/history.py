@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heapreplace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moqt.codes import GroupOrder, ObjectStatus
+from moqt.session.timeouts import NEVER, NO_TIMEOUTS
 from moqt.types import Location, ObjectHeader
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["History", "StoredGroup", "StoredObject", "StoredSubgroup", "SubgroupWaiter"]
+    from moqt.session.timeouts import DeliveryTimeouts
+
+__all__ = [
+    "DATAGRAMS",
+    "History",
+    "StoredGroup",
+    "StoredObject",
+    "StoredSubgroup",
+    "SubgroupWaiter",
+]
+
+DATAGRAMS: Final = -1
+"""Stands for the Subgroup ID where a Group's Objects of Delivery Mode Datagram are kept."""
 
 
 class StoredObject(NamedTuple):
@@ -25,6 +38,10 @@ class StoredObject(NamedTuple):
 
     header: ObjectHeader
     payload: tuple[memoryview, ...]
+    published_at: float = NEVER
+    """When, by the clock of its track."""
+    ends_group: bool = False
+    """Of an Object for datagrams: it is the last one of its Group."""
 
 
 class SubgroupWaiter(Protocol):
@@ -38,6 +55,7 @@ class StoredSubgroup:
     """The retained Objects of one Subgroup, by rising Object ID."""
 
     __slots__ = (
+        "closed_at",
         "ends_group",
         "first_index",
         "group_id",
@@ -48,11 +66,18 @@ class StoredSubgroup:
         "octets",
         "publisher_priority",
         "subgroup_id",
+        "timeouts",
         "waiters",
     )
 
     def __init__(
-        self, group_id: int, subgroup_id: int, *, publisher_priority: int, ends_group: bool
+        self,
+        group_id: int,
+        subgroup_id: int,
+        *,
+        publisher_priority: int,
+        ends_group: bool,
+        timeouts: DeliveryTimeouts = NO_TIMEOUTS,
     ) -> None:
         self.group_id = group_id
         self.subgroup_id = subgroup_id
@@ -68,6 +93,10 @@ class StoredSubgroup:
         """Payload octets ever published here."""
         self.last_object_id = -1
         self.is_closed = False
+        self.closed_at = NEVER
+        """When it was closed, by the clock of its track."""
+        self.timeouts = timeouts
+        """The publisher's: those of the track, unless the first Object says otherwise."""
         self.waiters: dict[SubgroupWaiter, None] = {}
 
     @property
@@ -106,11 +135,34 @@ class StoredGroup:
         self.end_of_group: int | None = None
         """The Object ID of its End of Group status Object, once published."""
 
+    def datagrams(self) -> StoredSubgroup:
+        """Return where its Objects for datagrams are kept; no stream is ever opened for them."""
+        found = self.subgroups.get(DATAGRAMS)
+        if found is None:
+            found = StoredSubgroup(self.group_id, DATAGRAMS, publisher_priority=0, ends_group=False)
+            found.is_closed = True
+            self.subgroups[DATAGRAMS] = found
+        return found
+
+    @property
+    def last_object_id(self) -> int:
+        """The largest Object ID that was published in it, -1: none."""
+        return max((one.last_object_id for one in self.subgroups.values()), default=-1)
+
+    def holds(self, object_id: int) -> bool:
+        """Return whether an Object of this ID is retained."""
+        return any(
+            (at := one.index_of(object_id)) < one.end_index
+            and one.objects[at - one.first_index].header.object_id == object_id
+            for one in self.subgroups.values()
+        )
+
     @property
     def is_growing(self) -> bool:
         """Whether more Objects may be published in it."""
         return self.end_of_group is None and any(
-            not subgroup.is_closed for subgroup in self.subgroups.values()
+            not subgroup.is_closed or subgroup.subgroup_id == DATAGRAMS
+            for subgroup in self.subgroups.values()
         )
 
 
@@ -122,6 +174,8 @@ class History:
         self._group_ids: list[int] = []
         self.octets = 0
         """Payload octets retained."""
+        self.is_ended = False
+        """Nothing will be published any more."""
         self.evicted_through: Location | None = None
         """What was published at or below this Location may have been evicted."""
 
@@ -240,7 +294,12 @@ class History:
             leaves_rest = ascending and group_id != end.group_id
             yield from self._walk_group(group_id, first, last, leaves_rest=leaves_rest)
             group = self._groups.get(group_id)
-            if group is not None and group.is_growing and group_id != end.group_id:
+            if (
+                group is not None
+                and group_id != end.group_id
+                and group.is_growing
+                and not self.is_ended
+            ):
                 yield Location(group_id, MAX_VI64)
             group_id += 1 if ascending else -1
 

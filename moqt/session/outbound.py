@@ -1,4 +1,4 @@
-"""What is written on one data stream, piece by piece: cursors into tracks.
+"""What is sent, piece by piece: cursors into tracks, one for each data stream.
 
 A cursor costs a few integers. It holds one Object at a time, the one it is writing, so eviction
 never tears an Object; everything else stays in the track.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt.codes import GroupOrder, RangeStatus
 from moqt.session.history import StoredObject
+from moqt.session.timeouts import NO_TIMEOUTS, smaller_ms
 from moqt.types import Location
 from moqt.wire.fetch_objects import FetchWriter
 from moqt.wire.streams import FetchHeader, SubgroupHeader
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
     from moqt.session.stats import SessionStats
     from moqt.wire.filters import LocationRange, RangeFilters
 
-__all__ = ["Cursor", "CursorOwner", "CursorState", "FetchCursor", "SubgroupCursor"]
+__all__ = [
+    "Cursor",
+    "CursorOwner",
+    "CursorState",
+    "FetchCursor",
+    "StreamCursor",
+    "SubgroupCursor",
+]
 
 
 class CursorState(Enum):
@@ -37,6 +45,7 @@ class CursorState(Enum):
     FINISHED = "all is written: FIN"
     CUT = "it ends although something is left out: reset"
     BEHIND = "its next Object was evicted: reset"
+    LATE = "its next Object is older than OBJECT_DELIVERY_TIMEOUT: reset"
 
 
 class CursorOwner(Protocol):
@@ -59,33 +68,25 @@ class SubgroupOwner(CursorOwner, Protocol):
     def cursor_grew(self, cursor: SubgroupCursor) -> None:
         """The Subgroup of an idle cursor grew or was closed. Notes what to do, no more."""
 
+    def cursor_expired(self, cursor: SubgroupCursor) -> None:
+        """SUBGROUP_DELIVERY_TIMEOUT is over: reset the stream unless it is acknowledged."""
+
 
 class Cursor(ABC):
-    """Writes one data stream for one request. `stream_id` is None until the stream is open."""
+    """What of one request is sent in one way: a data stream, or all its datagrams."""
 
-    __slots__ = (
-        "_current",
-        "_pending",
-        "_rest",
-        "_stats",
-        "flow",
-        "is_dead",
-        "owner",
-        "publisher_priority",
-        "stream_id",
-    )
+    __slots__ = ("flow", "is_dead", "is_open", "owner", "publisher_priority", "stream_id")
 
-    def __init__(self, flow: Flow, owner: CursorOwner, stats: SessionStats) -> None:
+    def __init__(self, flow: Flow, owner: CursorOwner) -> None:
         self.flow = flow
         self.owner = owner
         self.stream_id: int | None = None
+        """None until the stream is open, and for datagrams."""
+        self.is_open = False
+        """Whether it needs no stream, or has one."""
         self.publisher_priority = 0
         self.is_dead = False
         """Set by `Scheduler.discard`: it is never written again."""
-        self._stats = stats
-        self._pending: StoredObject | Location | None = None
-        self._current: StoredObject | None = None
-        self._rest: deque[memoryview | bytes] = deque()
 
     @property
     def urgency(self) -> tuple[int, int]:
@@ -96,6 +97,23 @@ class Cursor(ABC):
     @abstractmethod
     def order(self) -> tuple[int, int, int, int]:
         """Where it stands among the cursors of its request that are as urgent."""
+
+    @abstractmethod
+    def prepare(self) -> CursorState:
+        """Find out what is next; READY means that there is something to hand over."""
+
+
+class StreamCursor(Cursor):
+    """Writes one data stream for one request."""
+
+    __slots__ = ("_current", "_pending", "_rest", "_stats")
+
+    def __init__(self, flow: Flow, owner: CursorOwner, stats: SessionStats) -> None:
+        super().__init__(flow, owner)
+        self._stats = stats
+        self._pending: StoredObject | Location | None = None
+        self._current: StoredObject | None = None
+        self._rest: deque[memoryview | bytes] = deque()
 
     @property
     def rest_octets(self) -> int:
@@ -116,7 +134,16 @@ class Cursor(ABC):
     def opened(self, stream_id: int) -> None:
         """Its stream is open; the stream's header goes first."""
         self.stream_id = stream_id
+        self.is_open = True
         self._rest.append(self._stream_header())
+
+    def take_header(self) -> list[memoryview | bytes]:
+        """Return the stream's header of a stream that was just opened."""
+        return [self._rest.popleft()]
+
+    def is_late(self, now: float) -> bool:
+        """Whether what is next has waited too long (MOQT-22 5.2); only of a subscription."""
+        return False
 
     def take(self, limit: int) -> list[memoryview | bytes]:
         """Return the next octets of the stream, at most `limit`, over as many Objects as fit.
@@ -181,7 +208,7 @@ class Cursor(ABC):
     def _encode(self, item: StoredObject | Location) -> bytes: ...
 
 
-class SubgroupCursor(Cursor):
+class SubgroupCursor(StreamCursor):
     """The stream of one Subgroup in one subscription.
 
     `index` counts from the first Object ever published in the Subgroup. `first_object_id` and
@@ -196,12 +223,14 @@ class SubgroupCursor(Cursor):
         "first_object_id",
         "index",
         "is_cut",
+        "is_finished",
         "is_over",
         "last_object_id",
         "octets_passed",
         "range_filters",
         "reverse",
         "subgroup",
+        "timeouts",
     )
 
     def __init__(
@@ -223,6 +252,10 @@ class SubgroupCursor(Cursor):
         self.first_object_id = 0
         self.last_object_id = MAX_VI64
         self.range_filters: RangeFilters | None = None
+        self.timeouts = NO_TIMEOUTS
+        """What the subscriber asks for."""
+        self.is_finished = False
+        """Its stream was ended by FIN."""
         self.reverse = group_order is GroupOrder.DESCENDING
         self.is_over = False
         """The Location range ends here, whatever else the Subgroup holds."""
@@ -235,9 +268,9 @@ class SubgroupCursor(Cursor):
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """By Group Order, after the fills of the same Group, then by Subgroup ID."""
+        """By Group Order, after fills and datagrams of the same Group, then by Subgroup ID."""
         group_id = self.subgroup.group_id
-        return 0, -group_id if self.reverse else group_id, 1, self.subgroup.subgroup_id
+        return 0, -group_id if self.reverse else group_id, 2, self.subgroup.subgroup_id
 
     @property
     def lag(self) -> int:
@@ -262,6 +295,23 @@ class SubgroupCursor(Cursor):
         return self.first_object_id <= header.object_id <= self.last_object_id and (
             self.range_filters is None or self.range_filters.passes(header)
         )
+
+    def is_late(self, now: float) -> bool:
+        """Whether the first Object that is not handed over whole is too old to be."""
+        theirs, ours = self.timeouts, self.subgroup.timeouts
+        if theirs is NO_TIMEOUTS and ours is NO_TIMEOUTS:
+            return False
+        limit_ms = smaller_ms(theirs.object_ms, ours.object_ms)
+        stored = self._current or self._pending
+        return (
+            limit_ms > 0
+            and isinstance(stored, StoredObject)
+            and now - stored.published_at > limit_ms / 1000
+        )
+
+    def expire(self) -> None:
+        """Tell the subscription that SUBGROUP_DELIVERY_TIMEOUT is over."""
+        self._subscription.cursor_expired(self)
 
     def subgroup_grew(self) -> None:
         """Pass it on to the subscription."""
@@ -316,7 +366,7 @@ class SubgroupCursor(Cursor):
         return self._encoder.encode(item.header)
 
 
-class FetchCursor(Cursor):
+class FetchCursor(StreamCursor):
     """The stream of one FETCH or of one fill.
 
     `fill_of`: the Group Order of the subscription that a fill belongs to; None for a FETCH.

@@ -16,7 +16,9 @@ from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.own_request import OwnRequest
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch
-from moqt.session.served_subscription import ServedSubscription, SubscriptionState
+from moqt.session.served_subscription import ServedSubscription
+from moqt.session.subscription_state import SubscriptionState
+from moqt.session.timeouts import SubgroupDeadlines
 from moqt.types import Location
 from moqt.wire.filters import FilterRejected, LocationFilter, RangeFilters
 from moqt.wire.messages import (
@@ -51,8 +53,8 @@ class Publisher:
     """The send side of one session.
 
     Tracks are written to outside of the session's inputs; then `SessionContext.wake` asks for
-    `flush`. OBJECT_DELIVERY_TIMEOUT and SUBGROUP_DELIVERY_TIMEOUT are read and have no effect yet:
-    everything is delivered, however late.
+    `flush`. What a track holds is all there is: an Object is there, or was evicted and is reported
+    as unknown at once, so that FILL_TIMEOUT has nothing to wait for.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Publisher:
     ) -> None:
         self.context = context
         self.scheduler = Scheduler(context)
+        self.deadlines = SubgroupDeadlines(context)
         self._requests = requests
         self._directory = directory
         self._served: dict[ServedSubscription | ServedFetch, None] = {}
@@ -114,6 +117,8 @@ class Publisher:
         if parameters.fill is not None:
             subscription.fill(parameters.fill, message.request_id)
         subscription.end_if_complete()
+        if parameters.new_group_request is not None:
+            track.request_new_group(parameters.new_group_request)
 
     def on_fetch(self, stream: RequestStream, message: Fetch, now: float) -> None:
         """Answer a FETCH of the peer's and begin to deliver."""
@@ -185,6 +190,8 @@ class Publisher:
         """
         if track.abort_code is not None:
             raise LocalProtocolError(f"{track.name}: the track was aborted")
+        if lacking := self.lacking(track):
+            raise LocalProtocolError(f"{track.name}: the peer does not support {lacking}")
         largest = track.largest
         alias = self._new_alias()
         subscription = ServedSubscription(
@@ -229,7 +236,7 @@ class Publisher:
             noted, self._noted = self._noted, {}
             for subscription in noted:
                 subscription.attend()
-        self.scheduler.flush()
+        self.scheduler.flush(now)
 
     def close(self, now: float) -> None:
         """The session is over: let go of all tracks; no stream is touched."""
@@ -273,9 +280,16 @@ class Publisher:
             _refuse(stream, RequestErrorCode.MALFORMED_TRACK, track.abort_reason)
         elif track.abort_code is not None:
             _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "the track was stopped")
+        elif lacking := self.lacking(track):
+            _refuse(stream, RequestErrorCode.UNSUPPORTED_EXTENSION, lacking)
         else:
             return track
         return None
+
+    def lacking(self, track: TrackSource) -> str:
+        """Return why the peer is known not to be able to use a track (MOQT-22 3.7); "": it is."""
+        lacks = self.context.config.peer_lacks.intersection(track.properties.mandatory_types)
+        return ", ".join(f"Mandatory Track Property 0x{kind:x}" for kind in sorted(lacks))
 
     def _may_send(self, error: RequestError) -> bool:
         """Return False for a Connect URI from a client (MOQT-22 9.4)."""

@@ -6,7 +6,8 @@ each piece of `write_octets`, so a more urgent Object waits for one piece at mos
 
 Opening a stream is what is limited: at most `max_active_streams` are written in turn, and a flow
 whose best cursor has no stream yet waits in a second heap. A more urgent flow may open one all the
-same, up to twice that number. A stream that its own flow control blocks takes no place.
+same, up to twice that number. A stream that its own flow control blocks takes no place. Datagrams
+need no stream: their queue can be written as long as few of them wait in QUIC.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from moqt.session.outbound import CursorState
+from moqt.codes import StreamResetCode
+from moqt.session.datagram_queue import DatagramQueue
+from moqt.session.outbound import CursorState, StreamCursor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moqt.codes import StreamResetCode
     from moqt.session.context import SessionContext
     from moqt.session.outbound import Cursor
 
@@ -36,8 +38,10 @@ class Flow:
 
     def __init__(self) -> None:
         self.opened: list[Cursor] = []
-        """Those with a stream; few."""
-        self.unopened: list[tuple[tuple[int, int], tuple[int, int, int, int], int, Cursor]] = []
+        """Those with a stream, and the datagrams; few."""
+        self.unopened: list[
+            tuple[tuple[int, int], tuple[int, int, int, int], int, StreamCursor]
+        ] = []
         """A heap of those without one; as many as Groups wait."""
         self.ticket = 0
         """The entry that stands for this flow in one of the scheduler's heaps."""
@@ -76,7 +80,7 @@ class Scheduler:
         self._sending: set[Cursor] = set()
         """Cursors with a stream and something to write that are not blocked."""
         self._blocked: list[Cursor] = []
-        self._streams: dict[int, Cursor] = {}
+        self._streams: dict[int, StreamCursor] = {}
         self._can_open = True
         self._numbers = 0
 
@@ -85,14 +89,15 @@ class Scheduler:
     def add(self, cursor: Cursor) -> None:
         """Write `cursor`, which has something to write, until it is IDLE or over."""
         flow = cursor.flow
-        if cursor.stream_id is None:
+        if isinstance(cursor, StreamCursor) and not cursor.is_open:
             heappush(flow.unopened, (cursor.urgency, cursor.order, self._number(), cursor))
             if flow.is_stalled and flow.unopened[0][3] is cursor:
                 flow.is_stalled = False  # more urgent than what it stalled for: ask again
         else:
             flow.opened.append(cursor)
-            self._sending.add(cursor)
-        self._queue(flow)
+            if cursor.stream_id is not None:
+                self._sending.add(cursor)
+        self.requeue(flow)
 
     def discard(self, cursors: Sequence[Cursor]) -> None:
         """Take cursors of one flow out for good; their streams stay as they are."""
@@ -100,8 +105,9 @@ class Scheduler:
         for cursor in cursors:
             cursor.is_dead = True
             flow = cursor.flow
-            if cursor.stream_id is not None:
+            if cursor.is_open:
                 self._take_out(cursor)
+            if cursor.stream_id is not None:
                 self._streams.pop(cursor.stream_id, None)
         if flow is not None:
             flow.rebuild()
@@ -119,7 +125,7 @@ class Scheduler:
         flow.rebuild()
         flow.is_stalled = False
         flow.queued = None
-        self._queue(flow)
+        self.requeue(flow)
 
     def reset(self, cursor: Cursor, code: StreamResetCode) -> None:
         """Reset the stream of a cursor that was taken out; nothing where it has none."""
@@ -129,22 +135,47 @@ class Scheduler:
             stats.open_streams_sent -= 1
             self._context.transport.reset(cursor.stream_id, code)
 
-    def find(self, stream_id: int) -> Cursor | None:
+    def reset_unacknowledged(self, stream_id: int) -> None:
+        """Reset a stream that has ended by FIN unless the peer has all of it (MOQT-22 5.2)."""
+        transport = self._context.transport
+        if not transport.is_acknowledged(stream_id):
+            self._context.stats.streams_reset_by_us += 1
+            transport.reset(stream_id, StreamResetCode.DELIVERY_TIMEOUT)
+
+    def fail(self, cursor: StreamCursor, code: StreamResetCode) -> None:
+        """Reset the stream of a cursor that was taken out, opened for that if there is none.
+
+        So a fill says that it failed (MOQT-22 3.4.1). Nothing happens at the peer's stream limit.
+        """
+        if cursor.stream_id is None:
+            stream_id = self._start_stream(cursor)
+            if stream_id is not None:
+                self._context.transport.write(stream_id, cursor.take_header(), False)
+        self.reset(cursor, code)
+
+    def find(self, stream_id: int) -> StreamCursor | None:
         """Return the cursor whose stream this is, while it is open."""
         return self._streams.get(stream_id)
 
-    def flush(self) -> None:
-        """Hand over pieces while the transport has room."""
+    def flush(self, now: float) -> None:
+        """Hand over pieces while the transport has room.
+
+        Datagrams too go only while it has: they are not to overtake what makes the network full.
+        """
         transport = self._context.transport
         quantum = self._context.config.write_octets
         self._can_open = True
-        self._unblock()
+        self._unblock(now)
         self._unstall()
         while (room := transport.send_room()) > 0:
             cursor = self._pick()
             if cursor is None:
                 return
-            self._serve(cursor, min(room, quantum))
+            if isinstance(cursor, StreamCursor):
+                self._serve(cursor, min(room, quantum), now)
+            else:
+                assert isinstance(cursor, DatagramQueue)  # there is nothing else
+                self._serve_datagram(cursor, now)
 
     # Choice
 
@@ -152,7 +183,8 @@ class Scheduler:
         self._numbers += 1
         return self._numbers
 
-    def _queue(self, flow: Flow) -> None:
+    def requeue(self, flow: Flow) -> None:
+        """Something of a flow may have become more urgent."""
         best = flow.best(may_open=not flow.is_stalled)
         if best is None:
             return
@@ -171,10 +203,10 @@ class Scheduler:
             flow.queued = None
             cursor = flow.best(may_open=not flow.is_stalled)
             if cursor is not None and cursor.urgency <= (first, second):
-                if cursor.stream_id is not None or self._may_open(cursor):
+                if cursor.is_open or self._may_open(cursor):
                     return cursor
                 self._stall(flow)
-            self._queue(flow)
+            self.requeue(flow)
         return None
 
     def _may_open(self, cursor: Cursor) -> bool:
@@ -204,23 +236,29 @@ class Scheduler:
             if flow.is_stalled:
                 flow.is_stalled = False
                 free -= 1
-                self._queue(flow)
+                self.requeue(flow)
 
-    def _unblock(self) -> None:
+    def _unblock(self, now: float) -> None:
         transport = self._context.transport
         blocked, self._blocked = self._blocked, []
         for cursor in blocked:
-            assert cursor.stream_id is not None  # it was blocked while writing
-            if transport.stream_room(cursor.stream_id) > 0:
+            if cursor.stream_id is None:
+                is_free = transport.datagram_room() > 0
+            else:
+                assert isinstance(cursor, StreamCursor)  # it has a stream
+                is_free = transport.stream_room(cursor.stream_id) > 0 or cursor.is_late(now)
+            if is_free:
                 self.add(cursor)
             else:
                 self._blocked.append(cursor)
 
     # Writing
 
-    def _serve(self, cursor: Cursor, room: int) -> None:
+    def _serve(self, cursor: StreamCursor, room: int, now: float) -> None:
         transport = self._context.transport
         state = cursor.prepare()
+        if state is CursorState.READY and cursor.is_late(now):
+            state = CursorState.LATE
         if state is CursorState.READY:
             if cursor.stream_id is None and not self._open(cursor):
                 return
@@ -230,7 +268,7 @@ class Scheduler:
             if room <= 0:
                 self._take_out(cursor)
                 self._blocked.append(cursor)
-                self._queue(cursor.flow)
+                self.requeue(cursor.flow)
                 self._unstall()
                 return
             buffers = cursor.take(room)
@@ -240,33 +278,48 @@ class Scheduler:
             transport.write(cursor.stream_id, [], True)
         if state is not CursorState.READY:
             self._let_go(cursor, state)
-        self._queue(cursor.flow)
+        self.requeue(cursor.flow)
 
-    def _open(self, cursor: Cursor) -> bool:
-        stream_id = self._context.transport.open(bidirectional=False)
+    def _serve_datagram(self, queue: DatagramQueue, now: float) -> None:
+        if self._context.transport.datagram_room() <= 0:
+            self._take_out(queue)
+            self._blocked.append(queue)
+        else:
+            queue.send_next(now)
+            if queue.prepare() is CursorState.IDLE:
+                self._let_go(queue, CursorState.IDLE)
+        self.requeue(queue.flow)
+
+    def _open(self, cursor: StreamCursor) -> bool:
         flow = cursor.flow
+        stream_id = self._start_stream(cursor)
         if stream_id is None:
             self._can_open = False
             self._stall(flow)
-            self._queue(flow)
+            self.requeue(flow)
             return False
         assert flow.unopened[0][3] is cursor  # it was the best
         heappop(flow.unopened)
         flow.opened.append(cursor)
         self._sending.add(cursor)
         self._streams[stream_id] = cursor
-        cursor.opened(stream_id)
-        stats = self._context.stats
-        stats.streams_sent += 1
-        stats.open_streams_sent += 1
         return True
 
+    def _start_stream(self, cursor: StreamCursor) -> int | None:
+        stream_id = self._context.transport.open(bidirectional=False)
+        if stream_id is not None:
+            cursor.opened(stream_id)
+            stats = self._context.stats
+            stats.streams_sent += 1
+            stats.open_streams_sent += 1
+        return stream_id
+
     def _let_go(self, cursor: Cursor, state: CursorState) -> None:
-        if cursor.stream_id is None:
+        if not cursor.is_open:
             heappop(cursor.flow.unopened)  # it was the best
         else:
             self._take_out(cursor)
-            if state is not CursorState.IDLE:
+            if state is not CursorState.IDLE and cursor.stream_id is not None:
                 del self._streams[cursor.stream_id]
             if state is CursorState.FINISHED:
                 self._context.stats.open_streams_sent -= 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import StreamResetCode
+from moqt.session.endings import reset_code_for
 from moqt.session.outbound import CursorState, FetchCursor
 from moqt.session.scheduler import Flow
-from moqt.session.served_subscription import reset_code_for
 from moqt.wire.messages import RequestOk, RequestUpdate
 from moqt.wire.params import Parameters
 

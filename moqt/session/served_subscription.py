@@ -2,106 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
+from moqt.session.datagram_queue import DatagramQueue
+from moqt.session.endings import reset_code_for
 from moqt.session.outbound import CursorState, FetchCursor, SubgroupCursor
 from moqt.session.scheduler import Flow
 from moqt.session.states import Phase
-from moqt.wire.filters import (
-    FilterRejected,
-    LocationFilter,
-    LocationFilterType,
-    LocationRange,
-    RangeFilters,
+from moqt.session.timeouts import DeliveryTimeouts
+from moqt.wire.filters import FilterRejected
+from moqt.wire.messages import (
+    PublishDone,
+    PublishStateNotify,
+    RequestError,
+    RequestOk,
+    RequestUpdate,
 )
-from moqt.wire.messages import PublishDone, RequestError, RequestOk, RequestUpdate
 from moqt.wire.params import Parameters
-from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.codes import GroupOrder
     from moqt.session.context import SessionContext
-    from moqt.session.history import StoredSubgroup
+    from moqt.session.history import StoredObject, StoredSubgroup
     from moqt.session.outbound import Cursor
     from moqt.session.publisher import Publisher
     from moqt.session.requests import RequestStream
     from moqt.session.source import TrackSource
-    from moqt.types import Location
+    from moqt.session.subscription_state import SubscriptionState
+    from moqt.types import ObjectHeader
+    from moqt.wire.filters import RangeFilters
     from moqt.wire.messages import Message
     from moqt.wire.params import FillParameters
 
-__all__ = ["ServedSubscription", "SubscriptionState", "reset_code_for"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionState:
-    """What the subscriber controls. `location_range` is resolved; None: unfiltered."""
-
-    forward: bool
-    priority: int
-    group_order: GroupOrder
-    location_range: LocationRange | None = None
-    is_range_given: bool = True
-    """False: nobody named a filter, and the range is what PUBLISH implies (MOQT-22 9.8)."""
-    range_filters: RangeFilters = field(default_factory=RangeFilters)
-
-    def updated(
-        self, parameters: Parameters, *, largest: Location | None, max_ranges: int
-    ) -> SubscriptionState:
-        """Return the state after a message with these parameters; what is absent is kept.
-
-        Raises: FilterRejected for filters that have to be refused (MOQT-22 3.3).
-        """
-        parameters.check_filters(max_ranges)
-        kept = self.range_filters.updated(
-            parameters.range_filters, parameters.removed_range_filters
-        )
-        inner = RangeFilters(parameters.fill.range_filters if parameters.fill else ())
-        kept.check(max_ranges, also=inner.range_count)
-        location = parameters.location_filter
-        if location is None:
-            location_range = self.location_range
-        elif location.type is LocationFilterType.NONE:
-            location_range = None
-        else:
-            location_range = location.resolve_subscription(largest)
-        forward, priority = parameters.forward, parameters.subscriber_priority
-        return replace(
-            self,
-            forward=self.forward if forward is None else forward,
-            priority=self.priority if priority is None else priority,
-            location_range=location_range,
-            is_range_given=self.is_range_given or location is not None,
-            range_filters=kept,
-        )
-
-    def object_ids(self, group_id: int) -> tuple[int, int] | None:
-        """Return the first and last Object ID wanted of a Group, None when it is outside."""
-        wanted = self.location_range
-        if wanted is None:
-            return 0, MAX_VI64
-        start, end = wanted.start, wanted.end
-        if group_id < start.group_id or (end is not None and group_id > end.group_id):
-            return None
-        first = start.object_id if group_id == start.group_id else 0
-        last = end.object_id if end is not None and group_id == end.group_id else MAX_VI64
-        return first, last
-
-    def fill_range(self, fill: FillParameters, largest: Location | None) -> LocationRange | None:
-        """Return what a fill covers at this moment; None: it opens no stream (MOQT-22 3.4)."""
-        if not self.forward or largest is None:
-            return None
-        if fill.location_filter is not None:
-            return fill.location_filter.resolve_fill(largest)
-        if self.location_range is None or not self.is_range_given:
-            return LocationFilter.none().resolve_fill(largest)
-        start, end = self.location_range.start, self.location_range.end
-        end = largest if end is None else min(end, largest)
-        return LocationRange(start, end) if start <= end else None
+__all__ = ["ServedSubscription"]
 
 
 class _Fill:
@@ -136,7 +71,8 @@ class ServedSubscription:
     open Subgroup. A fill resolves against the same Largest Object in the same call, so that Next
     Object plus an open fill gives each Object exactly once (MOQT-22 3.4).
 
-    One cursor stands for each Subgroup that may still grow or is not sent yet, one for each fill.
+    One cursor stands for each Subgroup that may still grow or is not sent yet, one for each fill,
+    one queue for all datagrams.
     """
 
     def __init__(
@@ -161,13 +97,24 @@ class ServedSubscription:
         self._publisher = publisher
         self._context: SessionContext = publisher.context
         self._scheduler = publisher.scheduler
+        self._deadlines = publisher.deadlines
+        self._datagrams = DatagramQueue(
+            self.flow,
+            self,
+            self._context,
+            track_alias=track_alias,
+            track_timeouts=DeliveryTimeouts.of_track(track.properties),
+            group_order=state.group_order,
+        )
+        self._datagrams.timeouts = state.timeouts
         self._cursors: dict[StoredSubgroup, SubgroupCursor] = {}
         self._fills: dict[Cursor, None] = {}
         self._live: set[Cursor] = set()
-        """All cursors, those included that are about to be cut."""
+        """All cursors, those included that are about to be cut; the datagrams if any wait."""
         self._left: dict[StoredSubgroup, bool] = {}
         """Open Subgroups that get no stream any more; True: since the peer stopped it."""
         self._is_behind = False
+        self._owes_notify = False
         self._done: tuple[PublishDoneCode, str] | None = None
         self._keeps_open = is_offer and not state.forward
         """An offered track that was never forwarded waits for its fill, even if it has ended."""
@@ -182,6 +129,8 @@ class ServedSubscription:
     def start(self, stream: RequestStream) -> None:
         """Deliver from now on."""
         self.stream = stream
+        if self.track.clock is None:
+            self.track.clock = self._context.clock
         self.track.add_listener(self)
         if self.state.forward:
             self._attach_all()
@@ -259,6 +208,8 @@ class ServedSubscription:
         old, self.state = self.state, state
         if state.priority != old.priority:
             self._scheduler.reprioritize(self.flow)
+        if state.timeouts != old.timeouts:
+            self._set_timeouts()
         if (state.location_range, state.range_filters) != (old.location_range, old.range_filters):
             self._limit_cursors()
         if old.forward and not state.forward:
@@ -271,6 +222,15 @@ class ServedSubscription:
         self.stream.send(RequestOk(Parameters(largest=self.track.largest)))
         if parameters.fill is not None:
             self.fill(parameters.fill, message.request_id)
+        if parameters.new_group_request is not None:
+            self.track.request_new_group(parameters.new_group_request)
+
+    def _set_timeouts(self) -> None:
+        self._datagrams.timeouts = self.state.timeouts
+        for subgroup, cursor in self._cursors.items():
+            cursor.timeouts = self.state.timeouts
+            if subgroup.is_closed:
+                self._deadlines.watch(cursor)
 
     def _limit_cursors(self) -> None:
         filters = self._range_filters()
@@ -282,12 +242,24 @@ class ServedSubscription:
             else:
                 cursor.limit(*wanted, filters)
         self._cut(outside)
+        self._keep_datagrams(self.state.passes)
 
     def _pause(self) -> None:
         """Send no Object any more; a stream with nothing to send may stay (MOQT-22 11.3.2)."""
         self._cut([c for c in self._cursors.values() if c.prepare() is CursorState.READY])
+        self._keep_datagrams(lambda _: False)
         for fill in self._fills:
             self._scheduler.suspend(fill)
+
+    def _keep_datagrams(self, is_wanted: Callable[[ObjectHeader], bool]) -> None:
+        queue = self._datagrams
+        if queue in self._live:
+            self._scheduler.suspend(queue)
+            queue.keep(is_wanted)
+            if queue.prepare() is CursorState.READY:
+                self._scheduler.add(queue)
+            else:
+                self._live.discard(queue)
 
     def _resume(self) -> None:
         self._left = {subgroup: False for subgroup, stopped in self._left.items() if not stopped}
@@ -323,6 +295,7 @@ class ServedSubscription:
             group_order=self.state.group_order,
         )
         cursor.limit(*wanted, self._range_filters())
+        cursor.timeouts = self.state.timeouts
         self._cursors[subgroup] = cursor
         self._live.add(cursor)
         subgroup.waiters[cursor] = None
@@ -332,8 +305,11 @@ class ServedSubscription:
         self._fills.pop(cursor, None)
         if cursor.stream_id is not None:
             self.streams_closed += 1
-        if isinstance(cursor, SubgroupCursor) and self._cursors.get(cursor.subgroup) is cursor:
-            del self._cursors[cursor.subgroup]
+        if isinstance(cursor, SubgroupCursor):
+            if self._cursors.get(cursor.subgroup) is cursor:
+                del self._cursors[cursor.subgroup]
+            if not cursor.is_finished or cursor.stream_id is None:
+                self._deadlines.drop(cursor)
 
     def _leave(self, subgroup: StoredSubgroup, *, stopped: bool) -> None:
         if subgroup.is_closed:
@@ -344,14 +320,20 @@ class ServedSubscription:
 
     def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
         """The scheduler let go of a cursor."""
-        if state is CursorState.IDLE:
-            assert isinstance(cursor, SubgroupCursor)  # a fill is never idle
+        if state is CursorState.IDLE and isinstance(cursor, SubgroupCursor):
             cursor.subgroup.waiters[cursor] = None
             return
+        if isinstance(cursor, SubgroupCursor):
+            cursor.is_finished = state is CursorState.FINISHED
         self._forget(cursor)
-        if state is CursorState.FINISHED:
+        if state is CursorState.IDLE:
+            pass  # all datagrams are sent; a fill is never idle
+        elif state is CursorState.FINISHED:
             if isinstance(cursor, SubgroupCursor):
                 self._leave(cursor.subgroup, stopped=False)
+        elif state is CursorState.LATE:
+            assert isinstance(cursor, SubgroupCursor)  # a fill has no delivery timeout
+            self._give_up(cursor)
         elif state is CursorState.BEHIND:
             self._scheduler.reset(cursor, StreamResetCode.TOO_FAR_BEHIND)
             self.end(PublishDoneCode.TOO_FAR_BEHIND, "the next Object is not retained any more")
@@ -369,6 +351,21 @@ class ServedSubscription:
             self._leave(cursor.subgroup, stopped=True)
         self.end_if_complete()
 
+    def cursor_expired(self, cursor: SubgroupCursor) -> None:
+        """SUBGROUP_DELIVERY_TIMEOUT: what is not acknowledged is given up (MOQT-22 5.2)."""
+        if cursor in self._live:
+            self._scheduler.discard([cursor])
+            cursor.subgroup.waiters.pop(cursor, None)
+            self._forget(cursor)
+            self._give_up(cursor)
+            self.end_if_complete()
+        elif cursor.stream_id is not None:
+            self._scheduler.reset_unacknowledged(cursor.stream_id)
+
+    def _give_up(self, cursor: SubgroupCursor) -> None:
+        self._scheduler.reset(cursor, StreamResetCode.DELIVERY_TIMEOUT)
+        self._leave(cursor.subgroup, stopped=False)
+
     # What the track tells
 
     def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
@@ -384,6 +381,30 @@ class ServedSubscription:
             del self._cursors[cursor.subgroup]
         self._scheduler.add(cursor)
         self._context.wake()
+
+    def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
+        """The time for its delivery begins to run."""
+        cursor = self._cursors.get(subgroup)
+        if cursor is not None:
+            self._deadlines.watch(cursor)
+
+    def datagram_published(self, stored: StoredObject) -> None:
+        """Let an Object for datagrams wait for its turn."""
+        if not self.state.forward or not self.state.passes(stored.header):
+            return
+        queue = self._datagrams
+        queue.push(stored)
+        if queue in self._live:
+            self._scheduler.requeue(self.flow)
+        else:
+            self._live.add(queue)
+            self._scheduler.add(queue)
+        self._context.wake()
+
+    def state_changed(self) -> None:
+        """The publisher has news of the track's state."""
+        self._owes_notify = True
+        self._publisher.note(self)
 
     def track_finished(self) -> None:
         """The track was ended or aborted."""
@@ -404,6 +425,10 @@ class ServedSubscription:
         """Do what was noted while the track was written to."""
         if self.is_over:
             return
+        if self._owes_notify and self.stream.phase is Phase.ESTABLISHED:
+            self._owes_notify = False
+            # LARGEST_OBJECT alone: the rest of what it may carry is the subscriber's to control.
+            self.stream.send(PublishStateNotify(Parameters(largest=self.track.largest)))
         if self.track.abort_code is not None:
             self.end(self.track.abort_code, self.track.abort_reason)
         elif self._is_behind:
@@ -419,7 +444,7 @@ class ServedSubscription:
 
     def end(self, code: PublishDoneCode, reason: str) -> None:
         """Reset what is open, then PUBLISH_DONE (MOQT-22 9.9)."""
-        self._close(reset_code_for(code))
+        self._close(reset_code_for(code), fails=True)
         self._finish(code, reason)
 
     def expire(self, now: float) -> None:
@@ -431,6 +456,8 @@ class ServedSubscription:
         """The peer took our offer: say now what had to wait for that."""
         if self._done is not None:
             self._say_done(*self._done)
+        elif self._owes_notify:
+            self._publisher.note(self)
 
     def _finish(self, code: PublishDoneCode, reason: str) -> None:
         self._done = code, reason
@@ -455,29 +482,15 @@ class ServedSubscription:
         self._close(code)
         self._publisher.forget(self)
 
-    def _close(self, code: StreamResetCode | None) -> None:
+    def _close(self, code: StreamResetCode | None, *, fails: bool = False) -> None:
+        """`fails`: it is our doing, so a fill without a stream gets one to say so."""
         cursors = list(self._live)
         self._scheduler.discard(cursors)
         for cursor in cursors:
             if isinstance(cursor, SubgroupCursor):
                 cursor.subgroup.waiters.pop(cursor, None)
-            if code is not None:
+            if code is not None and fails and isinstance(cursor, FetchCursor):
+                self._scheduler.fail(cursor, code)
+            elif code is not None:
                 self._scheduler.reset(cursor, code)
             self._forget(cursor)
-
-
-def reset_code_for(code: PublishDoneCode) -> StreamResetCode:
-    """Return the reset code that fits the end of a subscription."""
-    match code:
-        case PublishDoneCode.GOING_AWAY:
-            return StreamResetCode.GOING_AWAY
-        case PublishDoneCode.TOO_FAR_BEHIND:
-            return StreamResetCode.TOO_FAR_BEHIND
-        case PublishDoneCode.EXCESSIVE_LOAD:
-            return StreamResetCode.EXCESSIVE_LOAD
-        case PublishDoneCode.MALFORMED_TRACK:
-            return StreamResetCode.MALFORMED_TRACK
-        case PublishDoneCode.INTERNAL_ERROR:
-            return StreamResetCode.INTERNAL_ERROR
-        case _:
-            return StreamResetCode.CANCELLED

@@ -9,24 +9,30 @@ One thread: writers, sessions and eviction all run on the loop that runs the ses
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moqt.codes import ObjectStatus, PublishDoneCode
 from moqt.errors import LocalProtocolError
 from moqt.session.history import History, StoredGroup, StoredObject, StoredSubgroup
+from moqt.session.subgroup_writer import SubgroupWriter, check_properties, payload_views
+from moqt.session.timeouts import NEVER, DeliveryTimeouts
 from moqt.types import Location, ObjectHeader
 from moqt.wire.properties import TrackProperties
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer
 
     from moqt.codes import GroupOrder
     from moqt.types import FullTrackName
 
-__all__ = ["SubgroupWriter", "TrackListener", "TrackSource"]
+__all__ = ["MAX_DATAGRAM_OBJECT_OCTETS", "SubgroupWriter", "TrackListener", "TrackSource"]
+
+MAX_DATAGRAM_OBJECT_OCTETS: Final = 1120
+"""Payload and properties of an Object for datagrams: what a QUIC packet of 1200 octets has room for
+beside the longest headers, so that any path carries it."""
 
 
 class TrackListener(Protocol):
@@ -35,123 +41,20 @@ class TrackListener(Protocol):
     def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
         """A Subgroup was opened; it holds no Object yet."""
 
+    def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
+        """A Subgroup is complete."""
+
+    def datagram_published(self, stored: StoredObject) -> None:
+        """An Object of Delivery Mode Datagram was published."""
+
+    def state_changed(self) -> None:
+        """The subscribers are to be told the state of the track."""
+
     def track_finished(self) -> None:
         """The track was ended or aborted."""
 
     def measure_lag(self) -> int:
         """Return how many octets may still be published before it has to be asked again."""
-
-
-class SubgroupWriter:
-    """Writes the Objects of one Subgroup, in rising order of Object ID."""
-
-    __slots__ = ("_group", "_subgroup", "_track")
-
-    def __init__(self, track: TrackSource, group: StoredGroup, subgroup: StoredSubgroup) -> None:
-        self._track = track
-        self._group = group
-        self._subgroup = subgroup
-
-    @property
-    def group_id(self) -> int:
-        """The Group it writes to."""
-        return self._subgroup.group_id
-
-    @property
-    def subgroup_id(self) -> int:
-        """The Subgroup it writes to."""
-        return self._subgroup.subgroup_id
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more can be written."""
-        return self._subgroup.is_closed
-
-    def write(
-        self, object_id: int, payload: Buffer | Sequence[Buffer], properties: bytes = b""
-    ) -> None:
-        """Publish one Object; `payload` may be several buffers that make up one payload.
-
-        Any C-contiguous buffer will do, a numpy array too. It is kept, not copied, and must not
-        change until the Object was evicted and sent. `properties` is an encoded list
-        (`ObjectProperties.serialize`); the first Object of a Subgroup decides whether its stream
-        has room for properties.
-        Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group, or
-        for a closed Subgroup or track; TypeError or ValueError for what is no contiguous buffer.
-        """
-        views = _views(payload)
-        length = views[0].nbytes if len(views) == 1 else sum(view.nbytes for view in views)
-        self._check(object_id)
-        subgroup = self._subgroup
-        if properties and not subgroup.has_properties:
-            if subgroup.last_object_id >= 0:
-                raise LocalProtocolError(
-                    f"{self}: Object {object_id} has properties but the first Object had none, "
-                    "which settled the form of the stream"
-                )
-            subgroup.has_properties = True
-        header = ObjectHeader(
-            subgroup.group_id,
-            object_id,
-            subgroup.subgroup_id,
-            subgroup.publisher_priority,
-            length,
-            ObjectStatus.NORMAL,
-            properties,
-        )
-        self._track.store(subgroup, StoredObject(header, views))
-
-    def end_of_group(self, object_id: int | None = None) -> None:
-        """Publish the End of Group status Object: no Object at or behind `object_id` exists.
-
-        None: right behind this Subgroup's last Object. `close` the Subgroup all the same.
-        """
-        if object_id is None:
-            object_id = self._subgroup.last_object_id + 1
-        self._check(object_id)
-        for other in self._group.subgroups.values():
-            if other.last_object_id >= object_id:
-                raise LocalProtocolError(
-                    f"{self}: End of Group at {object_id}, but Object {other.last_object_id} exists"
-                )
-        self._group.end_of_group = object_id
-        self._store_status(object_id, ObjectStatus.END_OF_GROUP)
-
-    def close(self) -> None:
-        """End the Subgroup: its streams are ended by FIN once all is written. Harmless twice."""
-        if not self._subgroup.is_closed:
-            self._subgroup.is_closed = True
-            self._track.subgroup_closed(self._subgroup)
-
-    def _store_status(self, object_id: int, status: ObjectStatus) -> None:
-        subgroup = self._subgroup
-        header = ObjectHeader(
-            subgroup.group_id,
-            object_id,
-            subgroup.subgroup_id,
-            subgroup.publisher_priority,
-            0,
-            status,
-        )
-        self._track.store(subgroup, StoredObject(header, ()))
-
-    def _check(self, object_id: int) -> None:
-        subgroup = self._subgroup
-        if subgroup.is_closed or not self._track.is_live:
-            raise LocalProtocolError(f"{self}: closed")
-        if not subgroup.last_object_id < object_id <= MAX_VI64:
-            raise LocalProtocolError(
-                f"{self}: Object ID is {object_id}, expected more than {subgroup.last_object_id} "
-                "and at most 2^64-1"
-            )
-        end = self._group.end_of_group
-        if end is not None and object_id >= end:
-            raise LocalProtocolError(
-                f"{self}: Object {object_id} lies behind End of Group at {end}"
-            )
-
-    def __str__(self) -> str:
-        return f"{self._track.name} Group {self.group_id} Subgroup {self.subgroup_id}"
 
 
 class TrackSource:
@@ -160,7 +63,9 @@ class TrackSource:
     `max_retained_octets`: payload octets kept for late joiners; the first Objects go first, the
     newest one always stays. None: nothing is evicted unless asked for. A subscription that has not
     been handed an Object before it was evicted ends with TOO_FAR_BEHIND.
-    Delivery timeouts in `properties` are told to subscribers and have no effect here yet.
+    Delivery timeouts in `properties` are told to subscribers and heeded; the subscriber's own holds
+    where it is smaller, that of a Subgroup's first Object in place of the track's (MOQT-22 5.2).
+    `clock`: seconds, as the sessions that serve it count them; None: the first one brings its own.
     IDs of evicted Groups are not remembered: never use one again for other content (MOQT-22 2.1).
     """
 
@@ -170,6 +75,7 @@ class TrackSource:
         *,
         properties: TrackProperties | None = None,
         max_retained_octets: int | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         if name.namespace.is_reserved:
             raise LocalProtocolError(
@@ -178,6 +84,11 @@ class TrackSource:
         self.name = name
         self.properties = TrackProperties() if properties is None else properties
         self.max_retained_octets = max_retained_octets
+        self.clock = clock
+        self.on_new_group_request: Callable[[int], None] | None = None
+        """Called when a subscriber asks for a new Group, if DYNAMIC_GROUPS is 1, with the smallest
+        Group ID that it wants, 0 for any. The owner ends its Group and begins the next soon, at
+        once if it likes (MOQT-22 9.20.19). Called again only when the Group has changed."""
         self.published_octets = 0
         """Payload octets ever published."""
         self.end_location: Location | None = None
@@ -189,6 +100,8 @@ class TrackSource:
         self._largest_object = -1
         self._listeners: dict[TrackListener, None] = {}
         self._lag_alarm: int | None = None
+        self._timeouts = DeliveryTimeouts.of_track(self.properties)
+        self._asked_in_group: int | None = None
 
     # Queries
 
@@ -242,13 +155,11 @@ class TrackSource:
         """
         if publisher_priority is None:
             publisher_priority = self.properties.default_publisher_priority
-        for value, what, limit in (
+        self._check_numbers(
             (group_id, "Group ID", MAX_VI64),
             (subgroup_id, "Subgroup ID", MAX_VI64),
             (publisher_priority, "Publisher Priority", 255),
-        ):
-            if not 0 <= value <= limit:
-                raise ValueError(f"{self.name}: {what} is {value}, expected 0 to {limit}")
+        )
         if not self.is_live:
             raise LocalProtocolError(f"{self.name}: the track has ended")
         group = self._history.add_group(group_id)
@@ -259,15 +170,94 @@ class TrackSource:
         return self._open(
             group,
             StoredSubgroup(
-                group_id, subgroup_id, publisher_priority=publisher_priority, ends_group=ends_group
+                group_id,
+                subgroup_id,
+                publisher_priority=publisher_priority,
+                ends_group=ends_group,
+                timeouts=self._timeouts,
             ),
         )
+
+    def _check_numbers(self, *numbers: tuple[int, str, int]) -> None:
+        for value, what, limit in numbers:
+            if not 0 <= value <= limit:
+                raise ValueError(f"{self.name}: {what} is {value}, expected 0 to {limit}")
 
     def _open(self, group: StoredGroup, subgroup: StoredSubgroup) -> SubgroupWriter:
         group.subgroups[subgroup.subgroup_id] = subgroup
         for listener in tuple(self._listeners):
             listener.subgroup_opened(subgroup)
         return SubgroupWriter(self, group, subgroup)
+
+    def write_datagram(
+        self,
+        group_id: int,
+        object_id: int,
+        payload: Buffer,
+        properties: bytes = b"",
+        *,
+        publisher_priority: int | None = None,
+        ends_group: bool = False,
+    ) -> None:
+        """Publish one Object of Delivery Mode Datagram; Object IDs rise in each Group.
+
+        It goes to subscriptions in a datagram, which may be lost, and to fetches and fills on their
+        streams. `ends_group`: it is the last Object of its Group. `payload` is kept by reference.
+        Raises: LocalProtocolError for more than MAX_DATAGRAM_OBJECT_OCTETS of payload and
+        properties, an Object ID that does not rise or is used in a Subgroup, one behind End of
+        Group, properties that would make the track malformed, or a track that has ended; ValueError
+        for a number out of range.
+        """
+        if publisher_priority is None:
+            publisher_priority = self.properties.default_publisher_priority
+        self._check_numbers(
+            (group_id, "Group ID", MAX_VI64),
+            (object_id, "Object ID", MAX_VI64),
+            (publisher_priority, "Publisher Priority", 255),
+        )
+        what = f"{self.name}: Object {Location(group_id, object_id)}"
+        views = payload_views(payload)
+        length = sum(view.nbytes for view in views)
+        if length + len(properties) > MAX_DATAGRAM_OBJECT_OCTETS:
+            raise LocalProtocolError(
+                f"{what} has {length} octets of payload and {len(properties)} of properties, "
+                f"expected at most {MAX_DATAGRAM_OBJECT_OCTETS} together for a datagram"
+            )
+        if properties:
+            check_properties(what, group_id, object_id, properties)
+        if not self.is_live:
+            raise LocalProtocolError(f"{self.name}: the track has ended")
+        group = self._history.add_group(group_id)
+        if group.end_of_group is not None and object_id >= group.end_of_group:
+            raise LocalProtocolError(f"{what} lies behind End of Group at {group.end_of_group}")
+        last = group.last_object_id if ends_group else group.datagrams().last_object_id
+        if object_id <= last:
+            raise LocalProtocolError(f"{what} does not come after Object {last}")
+        if group.holds(object_id):
+            raise LocalProtocolError(f"{what} was published in a Subgroup")
+        header = ObjectHeader(
+            group_id,
+            object_id,
+            None,
+            publisher_priority,
+            length,
+            ObjectStatus.NORMAL,
+            properties,
+        )
+        stored = StoredObject(header, views, self.now(), ends_group)
+        self.store(group.datagrams(), stored)
+        if ends_group:
+            group.end_of_group = object_id + 1
+        for listener in tuple(self._listeners):
+            listener.datagram_published(stored)
+
+    def notify_state(self) -> None:
+        """Tell every subscriber the Largest Object, the paused ones above all (MOQT-22 9.10).
+
+        PUBLISH_STATE_NOTIFY says nothing else: what more it can carry is the subscriber's.
+        """
+        for listener in tuple(self._listeners):
+            listener.state_changed()
 
     def end(self, location: Location | None = None) -> None:
         """End the track: no Object at or behind `location` exists.
@@ -304,11 +294,13 @@ class TrackSource:
                 subgroup_id,
                 publisher_priority=self.properties.default_publisher_priority,
                 ends_group=False,
+                timeouts=self._timeouts,
             ),
         )
         writer._store_status(location.object_id, ObjectStatus.END_OF_TRACK)
         writer.close()
         self.end_location = location
+        self._history.is_ended = True
         self._tell_finished()
 
     def abort(self, code: PublishDoneCode, reason: str = "") -> None:
@@ -349,6 +341,10 @@ class TrackSource:
     def remove_listener(self, listener: TrackListener) -> None:
         """Call `listener` no more."""
         self._listeners.pop(listener, None)
+
+    def now(self) -> float:
+        """Return the time for what is published now; without a clock nothing ever gets old."""
+        return NEVER if self.clock is None else self.clock()
 
     def open_subgroups(self) -> Iterator[StoredSubgroup]:
         """Yield the Subgroups that may still grow."""
@@ -393,22 +389,28 @@ class TrackSource:
 
     def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
         """Take note that a SubgroupWriter was closed."""
+        subgroup.closed_at = self.now()
+        for listener in tuple(self._listeners):
+            listener.subgroup_closed(subgroup)
         subgroup.tell_waiters()
+
+    def request_new_group(self, group_id: int) -> None:
+        """Take NEW_GROUP_REQUEST of a subscriber: pass it on to the owner, or ignore it."""
+        current = self._largest_group
+        ask = self.on_new_group_request
+        if (
+            ask is None
+            or not self.properties.dynamic_groups
+            or not self.is_live
+            or 0 < group_id <= current
+            or self._asked_in_group == current
+        ):
+            return
+        self._asked_in_group = current
+        ask(group_id)
 
     def _measure_lag(self) -> None:
         # Each says how much may be published before it must be asked again, so the scan over the
         # subscriptions is not made for every Object.
         allowed = [listener.measure_lag() for listener in tuple(self._listeners)]
         self._lag_alarm = self.published_octets + min(allowed) if allowed else None
-
-
-def _views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview, ...]:
-    parts = payload if isinstance(payload, list | tuple) else (payload,)
-    views = []
-    for part in parts:
-        view = memoryview(part)
-        if view.ndim != 1 or view.format != "B":
-            view = view.cast("B")
-        if view.nbytes:
-            views.append(view)
-    return tuple(views)

@@ -18,6 +18,9 @@ class SessionStats:
     octets_sent: int = 0
     datagrams_received: int = 0
     datagrams_dropped: int = 0
+    datagrams_sent: int = 0
+    datagrams_unsent: int = 0
+    """Objects for datagrams that were not sent: too late, too many, or not taken by QUIC."""
 
     requests_sent: int = 0
     requests_received: int = 0

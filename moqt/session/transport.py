@@ -47,6 +47,12 @@ class Transport(Protocol):
         and within `stream_room`.
         """
 
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """Whether the peer has acknowledged all that was written on this stream, and its FIN.
+
+        Asked of streams that were ended by FIN. True also for one that is gone.
+        """
+
     def credit(self, stream_id: int, octets: int) -> None:
         """Let the peer send `octets` more on this stream and on the connection."""
 
@@ -55,6 +61,9 @@ class Transport(Protocol):
 
     def stop(self, stream_id: int, code: StreamResetCode) -> None:
         """STOP_SENDING: give up our receiving direction. Credit for late data is automatic."""
+
+    def datagram_room(self) -> int:
+        """How many datagrams are worth handing over now, so that few of them wait in QUIC."""
 
     def send_datagram(self, data: bytes) -> bool:
         """Send an unreliable datagram; False when it was dropped (too large, queue full)."""

@@ -39,6 +39,8 @@ class LinkConditions:
     max_bidirectional: int = 1 << 20
     max_unidirectional: int = 1 << 20
     """How many streams of a kind an end may ever open."""
+    max_waiting_datagrams: int = 16
+    """Datagrams that `datagram_room` lets lie in the link, undelivered."""
     stalled: set[Role] = field(default_factory=set)
     """Ends whose pieces are not delivered for now."""
 
@@ -183,6 +185,18 @@ class LinkEnd:
         half.is_settled = True
         self.uncredited -= half.written - half.credited
         half.credited = half.written
+
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """Whether all of the stream was delivered."""
+        half = self._half(stream_id)
+        return half.is_finished and not any(
+            isinstance(piece, _Piece) and piece.stream_id == stream_id for piece in self.pending
+        )
+
+    def datagram_room(self) -> int:
+        """What of `max_waiting_datagrams` is not used up by datagrams under way."""
+        waiting = sum(isinstance(piece, bytes) for piece in self.pending)
+        return self._link.conditions.max_waiting_datagrams - waiting
 
     def send_datagram(self, data: bytes) -> bool:
         """Put a datagram into the link."""

@@ -48,12 +48,14 @@ class SessionPair:
             directory=client_directory,
             path="/kv",
             authority="host.example",
+            clock=lambda: self.now,
         )
         self.server = Session(
             role=Role.SERVER,
             transport=self.link.server,
             config=server_config or SessionConfig(),
             directory=server_directory,
+            clock=lambda: self.now,
         )
         self.events: dict[Role, list[Event]] = {Role.CLIENT: [], Role.SERVER: []}
         if start:

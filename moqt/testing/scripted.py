@@ -42,6 +42,10 @@ class ScriptedTransport:
         self.received: dict[int, int] = {}
         self.credited: dict[int, int] = {}
         self.datagrams: list[bytes] = []
+        self.datagram_slots = PLENTY
+        """What `datagram_room` says; each datagram takes one."""
+        self.unacknowledged: set[int] = set()
+        """Streams that the peer has not acknowledged, although they ended."""
         self.closed: tuple[SessionErrorCode, str] | None = None
         self.room = PLENTY
         self.stream_rooms: dict[int, int] = {}
@@ -106,9 +110,18 @@ class ScriptedTransport:
         self.stops.setdefault(stream_id, code)
         self.settle(stream_id)
 
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """Return whether the stream has ended, unless the test says that it lags."""
+        return stream_id in self.finished and stream_id not in self.unacknowledged
+
+    def datagram_room(self) -> int:
+        """Return `datagram_slots`."""
+        return self.datagram_slots
+
     def send_datagram(self, data: bytes) -> bool:
         """Keep it."""
         self.datagrams.append(data)
+        self.datagram_slots -= 1
         return True
 
     def close(self, code: SessionErrorCode, reason: str) -> None:
@@ -158,6 +171,7 @@ class ScriptedPeer:
             authority="host.example" if role is Role.CLIENT else "",
             admission=admission,
             session_tokens=session_tokens,
+            clock=lambda: self.now,
         )
         self.events: list[Event] = []
         self._next = {True: 0, False: 0}

@@ -151,6 +151,15 @@ def test_end_of_track_is_a_status_object_in_a_group_of_its_own() -> None:
         def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
             seen.append(subgroup)
 
+        def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
+            pass
+
+        def datagram_published(self, stored: StoredObject) -> None:
+            pass
+
+        def state_changed(self) -> None:
+            pass
+
         def track_finished(self) -> None:
             self.finished += 1
 
