@@ -209,6 +209,7 @@ class _Dialer:
             admission=self._admission,
             session_tokens=self._tokens,
             request_tokens=self._request_tokens,
+            clock=time.monotonic,
         )
         moqt_session = MoqtSession(
             session,

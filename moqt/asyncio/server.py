@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -172,6 +173,7 @@ class Server:
             config=self._config,
             directory=self._directory,
             admission=self._admission,
+            clock=time.monotonic,
         )
         moqt_session = MoqtSession(
             session, driver, config=self._config, takes_offers=self._takes_offers, keeper=self
