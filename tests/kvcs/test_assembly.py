@@ -30,6 +30,7 @@ def missing_of(one: TestObject, table: Bench) -> MissingObject:
 
 
 def test_layers_are_usable_in_order_as_soon_as_all_their_objects_are_verified() -> None:
+    """K5.4#2."""
     table = bench()
     by_layer = {
         layer: [one for one in table.objects if one.header.group_id == layer] for layer in range(3)
@@ -63,6 +64,7 @@ def test_every_dtype_and_layout_arrives_bit_exact(dtype: str, layout: Layout) ->
 @pytest.mark.parametrize("codec", ["raw", "zstd", "bszstd"])
 @pytest.mark.parametrize("joint", [False, True])
 def test_every_codec_arrives_bit_exact_in_one_track_or_two(codec: str, joint: bool) -> None:
+    """K3.2#4."""
     table = bench(codec=codec, joint=joint, segments=(2, 1))
     for one in table.objects:
         assert table.deliver(one) is Outcome.VERIFIED
@@ -157,6 +159,7 @@ def test_arrays_without_whole_runs_are_written_all_the_same() -> None:
 def test_a_flipped_bit_makes_an_object_missing_with_its_reason(
     field: str, bit: int, reason: RejectReason
 ) -> None:
+    """K3.5#7, K5.4#1."""
     table = bench()
     for number, one in enumerate(table.objects):
         outcome = table.deliver(one, flip=bit if number == 1 else None)
@@ -173,6 +176,7 @@ def test_a_flipped_bit_makes_an_object_missing_with_its_reason(
 
 @pytest.mark.parametrize("bit", [48, 63, 240, 255])
 def test_flags_and_reserved_are_ignored(bit: int) -> None:
+    """K3.5#3."""
     table = bench()
     assert table.deliver(table.objects[0], flip=bit) is Outcome.VERIFIED
 

@@ -87,6 +87,7 @@ async def test_one_flipped_bit_makes_exactly_one_object_missing(
     bit: int,
     reason: RejectReason,
 ) -> None:
+    """K3.5#7."""
     corrupt.append((1, "v", 2, bit))
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         publication = await stage.publish(3)
@@ -133,6 +134,7 @@ async def test_a_right_digest_that_the_manifest_does_not_list_is_refused(
 async def test_what_is_missing_is_recomputed_by_the_caller(
     certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
 ) -> None:
+    """K5.4#4."""
     corrupt += [(1, "v", 2, DATA), (2, "k", 0, DATA)]
     asked: list[MissingObject] = []
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
@@ -180,6 +182,7 @@ async def test_recomputing_may_be_a_coroutine_and_need_not_know_all(
 async def test_recomputing_that_hangs_is_given_up_at_the_deadline(
     certificate: CertificatePair, corrupt: list[tuple[int, str, int, int]]
 ) -> None:
+    """K5.4#5."""
     corrupt.append((0, "k", 0, DATA))
 
     async def recompute(missing: tuple[MissingObject, ...]) -> dict[MissingObject, Any]:
@@ -205,6 +208,7 @@ async def test_another_publication_fills_gaps_only_when_both_are_deterministic(
     corrupt: list[tuple[int, str, int, int]],
     deterministic: bool,
 ) -> None:
+    """K5.4#3, K3.6#8."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         corrupt.append((1, "k", 1, DATA))
         wrong = await stage.publish_all(2, deterministic=True)
@@ -239,7 +243,7 @@ async def test_a_publication_that_is_cut_otherwise_cannot_fill_gaps(
 async def test_another_endpoint_takes_over_when_the_first_is_gone(
     certificate: CertificatePair,
 ) -> None:
-    """Two servers, one set of tracks: as two relays of one producer."""
+    """K5.4#4: two servers, one set of tracks: as two relays of one producer."""
     import moqt
 
     descriptor = describe()
@@ -317,6 +321,7 @@ async def test_sources_that_cannot_be_reached_are_passed_over(
 async def test_a_producer_that_falls_silent_is_given_up_in_time(
     certificate: CertificatePair,
 ) -> None:
+    """K5.4#6."""
     config = replace(CONSUMING, stall_timeout_s=0.2, recovery_deadline_s=0.5)
     async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
         publication = await stage.publish(1)

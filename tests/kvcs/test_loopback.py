@@ -77,6 +77,7 @@ def put_half(segment: Segment, layer: int, stage: Stage, *, half: int) -> None:
 async def test_who_joins_in_the_middle_of_a_layer_gets_every_object_once(
     certificate: CertificatePair,
 ) -> None:
+    """K5.2#3."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         publication = await stage.publish(4)
         segment = publication.segment()
@@ -180,6 +181,7 @@ async def test_three_consumers_of_different_speed_get_all_and_none_slows_another
 async def test_a_chunked_prefill_of_three_segments_becomes_one_cache(
     certificate: CertificatePair,
 ) -> None:
+    """K3.3#3."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         publication = await stage.publish(6)
         retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 6))
@@ -246,6 +248,7 @@ async def test_codecs_and_joint_tracks_arrive_bit_exact(
 async def test_the_consumer_takes_the_encoding_that_it_prefers(
     certificate: CertificatePair,
 ) -> None:
+    """K3.2#3, K3.2#4."""
     async with staged(certificate, describe()) as stage:
         publication = await stage.publish(2)
         await produce(publication, also=[("zstd", True), ("zstd", False)])
@@ -292,6 +295,7 @@ async def test_the_retrieval_finishes_by_itself_when_only_the_arrays_matter(
 
 
 async def test_the_longest_published_prefix_is_taken(certificate: CertificatePair) -> None:
+    """K5.1#3."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         await stage.publish_all(2)
         await stage.publish_all(5)
@@ -337,6 +341,7 @@ async def test_who_publishes_nothing_of_the_prompt_is_said_in_time(
 
 
 async def test_a_known_namespace_needs_no_discovery(certificate: CertificatePair) -> None:
+    """K5.1#4."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         publication = await stage.publish_all(3)
         retrieval = await consumer.retrieve(
@@ -523,6 +528,7 @@ async def test_a_publication_as_a_block_completes_or_aborts(certificate: Certifi
 async def test_a_wrong_publication_is_restarted_under_a_new_id(
     certificate: CertificatePair,
 ) -> None:
+    """K3.4#4, K3.1#3, 2.5#1."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         wrong = await stage.publish(2)
         await produce(wrong, layers=[0])

@@ -92,6 +92,7 @@ async def test_an_older_version_that_comes_late_is_passed_over() -> None:
 
 
 async def test_no_manifest_in_either_form_means_that_the_publication_is_gone() -> None:
+    """K5.2#4."""
     absent = FakeTrack(refuses_subscribe=RequestErrorCode.DOES_NOT_EXIST)
     with pytest.raises(PublicationGone, match="has no manifest"):
         async with feed(absent):
@@ -102,6 +103,7 @@ async def test_no_manifest_in_either_form_means_that_the_publication_is_gone() -
 
 @pytest.mark.parametrize("name", [MANIFEST_COSE, b""])
 async def test_any_other_refusal_is_the_publishers_word(name: bytes) -> None:
+    """K5.2#4."""
     refusing = FakeTrack(refuses_subscribe=RequestErrorCode.UNAUTHORIZED)
     with pytest.raises(RequestRejected, match="UNAUTHORIZED"):
         async with feed(refusing, absent=name):
@@ -109,6 +111,7 @@ async def test_any_other_refusal_is_the_publishers_word(name: bytes) -> None:
 
 
 async def test_unsigned_publications_are_refused_before_their_manifest_is_read() -> None:
+    """K5.2#4."""
     trust = Trust(TrustedKeys([ProducerKey.generate().public]), require_signature=True)
     with pytest.raises(SignatureInvalid, match="signatures are required"):
         async with feed(track(1), trust=trust):

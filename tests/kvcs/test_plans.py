@@ -37,6 +37,7 @@ FIRST_TWO = (RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, 1),)),)
 
 
 def test_a_track_in_production_is_subscribed_with_a_fill_from_the_first_object() -> None:
+    """K5.2#2."""
     assert plan().live() == LiveRequest(LocationFilter.absolute(Location(0, 0)))
 
 
@@ -48,11 +49,13 @@ def test_a_range_of_layers_in_production_fills_no_further_than_its_last() -> Non
 
 
 def test_a_complete_track_is_one_fetch_from_a_to_b() -> None:
+    """K5.3#1."""
     request = plan(first=2, last=5).completed()
     assert request == FetchRequest(2, 5, LocationFilter.groups(first=2, last=5))
 
 
 def test_the_first_blocks_are_filtered_only_where_the_peer_allows_ranges() -> None:
+    """K5.3#3."""
     assert plan(blocks=2).completed().filters == FIRST_TWO
     assert plan(blocks=2).live().filters == FIRST_TWO
     assert plan(blocks=2, ranges=0).completed().filters == ()
@@ -105,6 +108,7 @@ def test_missing_blocks_are_asked_for_as_far_as_they_reach() -> None:
 
 
 def test_the_current_manifest_is_filled_by_relative_start_one() -> None:
+    """K5.2#5."""
     assert manifest_fill() == LocationFilter.relative(1)
 
 
@@ -128,6 +132,7 @@ def discovery(
 
 
 def test_the_longest_prefix_is_asked_for_first_and_alone() -> None:
+    """K5.1#1."""
     found, _ = discovery()
     (candidate,) = found.take_due(0.0)
     assert candidate.blocks == 6
@@ -157,6 +162,7 @@ def test_the_longest_prefix_that_has_a_publication_wins() -> None:
 
 
 def test_publications_of_one_prefix_are_tried_in_turn_and_late_ones_too() -> None:
+    """K5.1#2."""
     found, names = discovery(blocks=1)
     (candidate,) = found.take_due(0.0)
     found.answered(candidate, 0.0)
@@ -227,6 +233,7 @@ def test_sources_are_tried_in_order_and_recomputing_last() -> None:
 
 
 def test_no_attempt_is_made_after_the_deadline() -> None:
+    """K5.4#5."""
     recovery = Recovery(sources=OTHERS, can_recompute=False, deadline_s=10.0)
     recovery.begin(5.0)
     recovery.begin(9.0)
@@ -267,6 +274,7 @@ def test_sources_found_meanwhile_come_before_recomputing() -> None:
 def test_two_publications_are_mixed_only_when_both_are_deterministic(
     ours: bool, theirs: bool
 ) -> None:
+    """K5.4#3."""
     if ours and theirs:
         check_mix(ours_deterministic=True, theirs_deterministic=True)
     else:

@@ -47,6 +47,7 @@ def plan_of(
 
 
 def test_a_layer_becomes_one_object_a_block_in_each_track() -> None:
+    """K3.4#2, K3.4#3, K3.5#1, K3.5#4."""
     plan = plan_of(first_block=5)
     k, v = tensors(plan.descriptor, 1, 3)
     assert v is not None
@@ -68,6 +69,7 @@ def test_a_layer_becomes_one_object_a_block_in_each_track() -> None:
 
 
 def test_a_joint_track_has_the_kvsp_layer_digest() -> None:
+    """K3.5#4, K3.5#5."""
     plan = plan_of(Encoding(RAW, joint=True))
     k, v = tensors(plan.descriptor, 0, 3)
     assert v is not None
@@ -76,6 +78,7 @@ def test_a_joint_track_has_the_kvsp_layer_digest() -> None:
 
 
 def test_a_segment_may_be_offered_in_several_encodings() -> None:
+    """K3.2#2, K3.2#3."""
     plan = plan_of(Encoding(RAW), Encoding(ZSTD, joint=True), Encoding(BSZSTD))
     k, v = tensors(plan.descriptor, 0, 3)
     names = [str(group.track) for group in prepare_layer(plan, 0, k, v).groups]
@@ -137,6 +140,7 @@ def test_tensors_that_do_not_fit_are_refused_with_what_was_expected() -> None:
 
 
 def test_layers_out_of_turn_or_twice_are_refused() -> None:
+    """K3.3#2, 2.3#1."""
     made = production()
     segment = made.add_segment(first_block=0, blocks=4, encodings=[Encoding()])
     with pytest.raises(ProductionError, match="layer 1 is out of turn, expected 0"):
@@ -207,6 +211,7 @@ def test_what_lacks_is_said_before_a_publication_is_complete() -> None:
 
 
 def test_a_manifest_is_due_at_once_for_segments_and_every_eight_layers() -> None:
+    """K3.6#4, K3.6#6, K3.6#9."""
     made = production(layers=20)
     versions: list[tuple[int, Manifest]] = []
 
@@ -243,6 +248,7 @@ def test_a_manifest_is_due_at_once_for_segments_and_every_eight_layers() -> None
 
 
 def test_the_manifest_lists_the_digests_of_the_objects() -> None:
+    """K3.6#5."""
     made = production()
     segment = made.add_segment(first_block=0, blocks=4, encodings=[Encoding()])
     k, v = tensors(segment.plan.descriptor, 0, 4)

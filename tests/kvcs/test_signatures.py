@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.usefixtures("no_leaks")]
 async def test_a_manifest_of_another_descriptor_is_refused(
     certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """K3.6#10, K5.4#1."""
     other = describe(head_dim=16)
 
     original = Manifest.dump
@@ -67,6 +68,7 @@ async def test_a_segment_of_other_tokens_is_refused(
 async def test_signed_publications_are_verified_before_a_layer_is_usable(
     certificate: CertificatePair, algorithm: SigningAlgorithm
 ) -> None:
+    """K3.6#7."""
     key = ProducerKey.generate(algorithm)
     trusted = TrustedKeys([key.public])
     async with (

@@ -138,6 +138,7 @@ async def test_the_first_blocks_are_filtered(threads: ThreadPoolExecutor) -> Non
 async def test_excess_blocks_are_discarded_where_filters_are_refused(
     threads: ThreadPoolExecutor,
 ) -> None:
+    """K5.3#3."""
     case = Case(threads, blocks=2)
     case.track.refuses_filters = RequestErrorCode.INVALID_FILTER
     await case.feed().run(is_complete=True)

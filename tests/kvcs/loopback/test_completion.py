@@ -45,6 +45,7 @@ def names(layer: int, *blocks: int) -> list[str]:
 async def test_end_of_track_may_stand_in_a_group_of_its_own_or_behind_the_last_object(
     certificate: CertificatePair, end: moqt.Location, joins_after: int
 ) -> None:
+    """K5.2#6."""
     made = Handmade(DESCRIPTOR, 3)
     for layer in range(joins_after):
         made.put(layer, ends_group=layer != 2)
@@ -63,6 +64,7 @@ async def test_end_of_track_may_stand_in_a_group_of_its_own_or_behind_the_last_o
 async def test_all_objects_suffice_when_the_track_never_says_that_it_ended(
     certificate: CertificatePair,
 ) -> None:
+    """K5.2#6."""
     made = Handmade(DESCRIPTOR, 3)
     made.put_manifest()
     async with made.served(certificate) as consumer:

@@ -33,6 +33,7 @@ async def raw_session(stage: Stage) -> AsyncIterator[moqt.MoqtSession]:
 
 
 async def test_groups_ends_and_priorities_of_a_data_track(certificate: CertificatePair) -> None:
+    """K3.3#1, K3.3#4, K3.3#5, K3.3#6, K3.4#1, K3.4#5, K3.5#2."""
     layers, blocks = 5, 3
     descriptor = describe(layers=layers)
     async with staged(certificate, descriptor) as stage, raw_session(stage) as session:
@@ -87,6 +88,7 @@ async def test_groups_ends_and_priorities_of_a_data_track(certificate: Certifica
 async def test_a_manifest_version_comes_at_least_every_eight_layers(
     certificate: CertificatePair, segments: tuple[int, ...]
 ) -> None:
+    """K3.4#6, K3.6#1, K3.6#6, K3.6#9."""
     layers = 20
     descriptor = describe(layers=layers, v_head_dim=0)
     async with staged(certificate, descriptor) as stage, raw_session(stage) as session:
@@ -144,6 +146,7 @@ async def test_a_manifest_version_comes_at_least_every_eight_layers(
 async def test_an_unsigned_publication_is_found_by_one_refusal_more(
     certificate: CertificatePair,
 ) -> None:
+    """K5.2#4."""
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         await stage.publish_all(2)
 

@@ -48,6 +48,7 @@ def structure(
 
 @pytest.mark.parametrize("algorithm", SigningAlgorithm)
 def test_what_is_signed_is_verified_tagged_or_not(algorithm: SigningAlgorithm) -> None:
+    """K3.6#7."""
     octets = sign(PAYLOAD, KEYS[algorithm])
     assert octets[0] == 0xD2  # tag 18
     assert verify(octets, TRUSTED) == verify(octets[1:], TRUSTED) == PAYLOAD
@@ -58,6 +59,7 @@ def test_what_is_signed_is_verified_tagged_or_not(algorithm: SigningAlgorithm) -
 
 @pytest.mark.parametrize("algorithm", SigningAlgorithm)
 def test_pycose_s_own_signatures_agree(algorithm: SigningAlgorithm, tmp_path: Path) -> None:
+    """K3.6#7."""
     key = KEYS[algorithm]
     cose_key = CoseKey.from_pem_private_key(pem_of(key, tmp_path).decode())
     ours = Sign1Message.decode(sign(PAYLOAD, key))

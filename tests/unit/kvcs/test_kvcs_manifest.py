@@ -66,6 +66,7 @@ def test_a_manifest_reads_back() -> None:
 
 
 def test_the_json_is_that_of_the_profile() -> None:
+    """K3.6#3."""
     value = json.loads(MANIFEST.dump())
     assert list(value) == ["kvcs", "compat", "layers", "block_tokens", "deterministic", "segments"]
     assert value["kvcs"] == 1
@@ -209,6 +210,7 @@ def test_values_made_here_are_checked_too() -> None:
 
 
 def test_another_compatibility_id_discards_the_publication() -> None:
+    """K3.6#10."""
     MANIFEST.check_compatibility(DESCRIPTOR.compatibility_id)
     with pytest.raises(CompatibilityMismatch) as caught:
         MANIFEST.check_compatibility(bytes(32))

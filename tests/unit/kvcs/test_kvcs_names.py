@@ -39,6 +39,7 @@ NAME = PublicationName.of(PREFIX, bytes(range(16)))
 
 @pytest.mark.parametrize("form", NamespaceForm)
 def test_a_namespace_is_five_fields_and_reads_back(form: NamespaceForm) -> None:
+    """K3.1#1."""
     namespace = NAME.namespace(form)
     assert len(namespace) == 5
     assert namespace.fields[0] == b"kvcs-1"
@@ -50,6 +51,7 @@ def test_a_namespace_is_five_fields_and_reads_back(form: NamespaceForm) -> None:
 
 
 def test_the_binary_form_has_raw_octets_and_the_hex_form_text() -> None:
+    """K3.1#2."""
     fields = (
         PREFIX.scope_id,
         DESCRIPTOR.compatibility_id,
@@ -96,6 +98,7 @@ def test_hex_fields_are_strict(octets: bytes) -> None:
 
 
 def test_publication_ids_are_random_and_of_16_octets() -> None:
+    """K3.1#3."""
     first, second = new_publication_id(), new_publication_id()
     assert len(first) == len(second) == 16
     assert first != second
@@ -110,12 +113,14 @@ def test_publication_ids_are_random_and_of_16_octets() -> None:
     ],
 )
 def test_data_track_names(text: str, name: DataTrackName) -> None:
+    """K3.2#1."""
     assert DataTrackName.parse(text) == parse_track_name(text.encode()) == name
     assert str(name) == text
     assert NAME.track(name).name == text.encode()
 
 
 def test_manifest_tracks_are_names_too() -> None:
+    """K3.2#1."""
     assert parse_track_name(b"manifest") == MANIFEST
     assert parse_track_name("manifest.cose") == MANIFEST_COSE
 
@@ -149,6 +154,7 @@ def test_manifest_tracks_are_names_too() -> None:
     ],
 )
 def test_other_names_are_refused_with_the_part_that_is_wrong(text: str, field: str) -> None:
+    """K3.2#1."""
     with pytest.raises(InvalidName) as caught:
         parse_track_name(text)
     assert caught.value.field == field
@@ -160,6 +166,7 @@ def test_octets_that_are_not_ascii_are_no_name() -> None:
 
 
 def test_layers_are_groups_and_blocks_are_objects() -> None:
+    """K3.3#1, K3.4#1."""
     assert group_id_of(7) == 7
     assert (layer_of(3, 4), layer_of(4, 4), layer_of(-1, 4)) == (3, None, None)
     assert location_of(2, 9) == Location(2, 9)
@@ -168,10 +175,12 @@ def test_layers_are_groups_and_blocks_are_objects() -> None:
 
 @pytest.mark.parametrize(("layer", "layers", "priority"), [(0, 1, 0), (31, 32, 124), (1, 3, 42)])
 def test_publisher_priority(layer: int, layers: int, priority: int) -> None:
+    """K3.4#5."""
     assert publisher_priority(layer, layers) == priority
 
 
 def test_segments_are_not_empty_and_know_their_tokens() -> None:
+    """K3.4#2."""
     span = SegmentSpan(segment=1, first_block=64, blocks=3)
     assert span.stop_block == 67
     assert span.token_start(2, 16) == 66 * 16

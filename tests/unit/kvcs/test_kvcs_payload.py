@@ -48,6 +48,7 @@ def reason_of(payload: bytes, *, group_id: int = 3, object_id: int = 7) -> Rejec
 
 
 def test_vector_is_packed_and_parsed() -> None:
+    """K3.5#1."""
     header = make_header(
         [memoryview(DATA)[:5], DATA[5:]],
         component=Component.K,
@@ -84,6 +85,7 @@ FIELDS = [
 def test_every_flipped_bit_has_its_field_s_reason(
     start: int, stop: int, reason: RejectReason | None
 ) -> None:
+    """K3.5#6."""
     for bit in range(8 * start, 8 * stop):
         damaged = bytearray(PAYLOAD)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -104,12 +106,14 @@ def test_a_short_payload_is_a_truncated_header() -> None:
 
 
 def test_octets_missing_or_left_over_are_a_wrong_length() -> None:
+    """K3.5#6."""
     assert reason_of(PAYLOAD[:-1]) is RejectReason.DATA_LENGTH
     assert reason_of(PAYLOAD + b"\0") is RejectReason.DATA_LENGTH
     assert reason_of(PAYLOAD[:68]) is RejectReason.DATA_LENGTH
 
 
 def test_an_object_elsewhere_in_the_track_is_rejected() -> None:
+    """K3.5#6."""
     assert reason_of(PAYLOAD, group_id=2) is RejectReason.LAYER
     assert reason_of(PAYLOAD, object_id=6) is RejectReason.BLOCK_INDEX
     assert reason_of(PAYLOAD, group_id=4) is RejectReason.LAYER_OUT_OF_RANGE

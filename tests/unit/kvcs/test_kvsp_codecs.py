@@ -200,6 +200,7 @@ def test_codecs_work_from_many_threads(codec: Codec) -> None:
 
 
 def test_the_registry_finds_by_value_and_name() -> None:
+    """K3.2#2."""
     for codec in LOSSLESS:
         assert CODECS.by_value(codec.value) is CODECS.by_name(codec.name) is codec
         assert codec.is_lossless

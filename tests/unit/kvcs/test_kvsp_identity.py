@@ -77,6 +77,7 @@ def test_rejected_vector(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["layer_digests"], ids=lambda vector: vector["name"])
 def test_layer_digest_vector(vector: dict[str, Any]) -> None:
+    """K3.5#5."""
     digest = layer_digest(bytes.fromhex(vector["k"]), bytes.fromhex(vector["v"]))
     assert digest.hex() == vector["layer_digest"]
 

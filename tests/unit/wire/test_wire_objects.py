@@ -326,7 +326,7 @@ def test_datagram_objects_ignore_the_subgroup_bits() -> None:
 
 
 def test_after_a_datagram_object_the_writer_names_the_subgroup() -> None:
-    """What "prior Subgroup" would mean there is not clear, so it is not referred to."""
+    """AMB#14: what "prior Subgroup" would mean there is not clear, so it is not referred to."""
     writer = FetchWriter(FetchHeader(0), GroupOrder.ASCENDING)
     writer.encode(placed(0, 0, 1))
     writer.encode(placed(0, 1, None))

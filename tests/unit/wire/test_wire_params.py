@@ -152,6 +152,7 @@ def test_what_closes_the_session(octets: str, why: str) -> None:
 def test_both_forms_of_a_fill_are_read_and_one_switch_decides_what_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """AMB#9."""
     fill = Parameters(fill=FillParameters(group_order=GroupOrder.ASCENDING))
     assert write(fill, Scope.SUBSCRIBE).hex() == "012303012201"
     monkeypatch.setattr(params, "FILL_WITH_COUNT", False)
