@@ -98,6 +98,9 @@ class RequestHost(Protocol):
         location_filter: LocationFilter | None,
         range_filters: Sequence[RangeFilter] | None,
         fill: FillParameters | None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] = (),
     ) -> int:
         """Send REQUEST_UPDATE and return its Request ID."""

@@ -205,6 +205,9 @@ class MoqtSession(SessionVerbs):
         location_filter: LocationFilter | None,
         range_filters: Sequence[RangeFilter] | None,
         fill: FillParameters | None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] = (),
     ) -> int:
         """Send REQUEST_UPDATE and return its Request ID."""
@@ -216,6 +219,9 @@ class MoqtSession(SessionVerbs):
             location_filter=location_filter,
             range_filters=range_filters,
             fill=fill,
+            object_delivery_timeout_ms=object_delivery_timeout_ms,
+            subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+            new_group_request=new_group_request,
             tokens=tokens,
             now=time.monotonic(),
         )

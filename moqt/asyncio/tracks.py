@@ -52,6 +52,8 @@ class Subscription(ItemStream[SubscriptionItem]):
         self._established: events.SubscriptionEstablished | None = None
         self.done: events.SubscriptionEnded | None = None
         """How the publisher ended it; None while it goes on."""
+        self.notified: events.StateNotified | None = None
+        """The publisher's latest PUBLISH_STATE_NOTIFY (MOQT-22 9.10); None: there was none."""
 
     @property
     def largest(self) -> Location | None:
@@ -77,12 +79,17 @@ class Subscription(ItemStream[SubscriptionItem]):
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] | None = None,
         fill: FillParameters | None = None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] = (),
     ) -> Location | None:
         """Change what is named, and wait for the answer; return the track's Largest Object then.
 
-        Raises: RequestRejected, after which the publisher ends the subscription (MOQT-22 9.5.1);
-        TimedOut after `request_timeout_s`, ResourceBusy at the peer's limit of unanswered updates.
+        `new_group_request` asks for a new Group with at least this ID, 0: any (MOQT-22 9.20.19).
+        Raises: LocalProtocolError for that on a track without DYNAMIC_GROUPS; RequestRejected,
+        after which the publisher ends the subscription (MOQT-22 9.5.1); TimedOut after
+        `request_timeout_s`, ResourceBusy at the peer's limit of unanswered updates.
         Cancelled: the change may or may not come to be.
         """
         update_id = self._session.update_request(
@@ -92,6 +99,9 @@ class Subscription(ItemStream[SubscriptionItem]):
             location_filter=location_filter,
             range_filters=range_filters,
             fill=fill,
+            object_delivery_timeout_ms=object_delivery_timeout_ms,
+            subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+            new_group_request=new_group_request,
             tokens=tokens,
         )
         return await self._wait_update(update_id)
@@ -112,6 +122,8 @@ class Subscription(ItemStream[SubscriptionItem]):
             case events.SubscriptionEstablished():
                 self._established = event
                 self._is_accepted = True
+            case events.StateNotified():
+                self.notified = event
             case events.SubscriptionEnded():
                 self.done = event
                 failure = None

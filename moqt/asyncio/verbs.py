@@ -64,14 +64,16 @@ class SessionVerbs(RequestHost):
         rendezvous_timeout_ms: int | None = None,
         object_delivery_timeout_ms: int | None = None,
         subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         timeout_s: float | None = None,
     ) -> Subscription:
         """Return a subscription; `async with` sends it.
 
-        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`. The delivery
-        timeouts are sent; a publisher of this package does not act on them yet.
+        `timeout_s`: for its answer, on top of `SessionConfig.request_timeout_s`. The smaller of a
+        delivery timeout here and the publisher's own counts, 0 is none (MOQT-22 5.2).
+        `new_group_request` asks for a new Group with at least this ID, 0: any.
         """
 
         def command() -> int:
@@ -86,6 +88,7 @@ class SessionVerbs(RequestHost):
                 rendezvous_timeout_ms=rendezvous_timeout_ms,
                 object_delivery_timeout_ms=object_delivery_timeout_ms,
                 subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+                new_group_request=new_group_request,
                 tokens=tokens,
                 sink=sink,
                 now=time.monotonic(),

@@ -66,6 +66,7 @@ class SessionCommands:
         rendezvous_timeout_ms: int | None = None,
         object_delivery_timeout_ms: int | None = None,
         subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         now: float,
@@ -73,8 +74,9 @@ class SessionCommands:
         """Send SUBSCRIBE and return its Request ID (MOQT-22 9.6).
 
         A fill whose order is named nowhere is asked for in ascending order. `request_timeout_s` and
-        `rendezvous_timeout_ms` together are the time for the answer. Whether a delivery timeout is
-        heeded is the publisher's; one of this package does not yet (see `Publisher`).
+        `rendezvous_timeout_ms` together are the time for the answer. The smaller of a delivery
+        timeout here and the publisher's own counts, 0 is none (MOQT-22 5.2). `new_group_request`
+        asks for a new Group with at least this ID, 0: any; publishers may ignore it.
         """
         parameters = Parameters(
             location_filter=location_filter,
@@ -86,6 +88,7 @@ class SessionCommands:
             rendezvous_timeout_ms=rendezvous_timeout_ms,
             object_delivery_timeout_ms=object_delivery_timeout_ms,
             subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+            new_group_request=new_group_request,
         )
         return self._subscriber.subscribe(name, parameters, tokens=tokens, sink=sink, now=now)
 
@@ -150,6 +153,9 @@ class SessionCommands:
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] | None = None,
         fill: FillParameters | None = None,
+        object_delivery_timeout_ms: int | None = None,
+        subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
         tokens: Sequence[AuthToken] = (),
         now: float,
     ) -> int:
@@ -157,6 +163,7 @@ class SessionCommands:
 
         None keeps a value. `range_filters` replace all that there are, none given removes them;
         `LocationFilter.none()` removes the location filter. Of a FETCH only `priority` changes.
+        `new_group_request` is for a track with DYNAMIC_GROUPS alone (MOQT-22 9.20.19).
         `tokens` renew the authorization of a request that expires (MOQT-22 9.20.16).
         """
         filters = () if range_filters is None else tuple(range_filters)
@@ -172,6 +179,9 @@ class SessionCommands:
                 range_filters=filters,
                 removed_range_filters=removed,
                 fill=fill,
+                object_delivery_timeout_ms=object_delivery_timeout_ms,
+                subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+                new_group_request=new_group_request,
             ),
             tokens,
         )

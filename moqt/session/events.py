@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         StreamResetCode,
     )
     from moqt.types import FullTrackName, Location, Object, TrackNamespace
+    from moqt.wire.filters import LocationFilter
     from moqt.wire.options import SetupOptions
     from moqt.wire.properties import TrackProperties
 
@@ -104,6 +105,20 @@ class SubscriptionEstablished:
     largest: Location | None
     properties: TrackProperties
     expires_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateNotified:
+    """PUBLISH_STATE_NOTIFY: news of a subscription's track that needs no action (MOQT-22 9.10).
+
+    `largest`: its Largest Object, if there is any. `forward` and `location_filter`: what the
+    publisher says has changed; None: nothing. What we asked for holds all the same.
+    """
+
+    request_id: int
+    largest: Location | None
+    forward: bool | None = None
+    location_filter: LocationFilter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +275,7 @@ Event = (
     | UpdateAccepted
     | UpdateRejected
     | SubscriptionEstablished
+    | StateNotified
     | ObjectReceived
     | EndOfRangeReceived
     | SubgroupEnded

@@ -9,6 +9,7 @@ from moqt.session.events import (
     PublicationOffered,
     RequestEnded,
     RequestRejected,
+    StateNotified,
     UpdateAccepted,
     UpdateRejected,
 )
@@ -76,6 +77,12 @@ def refusal(properties: TrackProperties) -> str | None:
     return None
 
 
+def state_notified(request_id: int, message: PublishStateNotify) -> StateNotified:
+    """Return the event for a PUBLISH_STATE_NOTIFY on the stream of a subscription."""
+    said = message.parameters
+    return StateNotified(request_id, said.largest, said.forward, said.location_filter)
+
+
 class SubscribeRequest(TrackHandle, OwnRequest):
     """A SUBSCRIBE of ours."""
 
@@ -111,6 +118,7 @@ class SubscribeRequest(TrackHandle, OwnRequest):
             self.subscription.on_publish_done(message, now)
         else:
             assert isinstance(message, PublishStateNotify)
+            self.context.emit(state_notified(self.request_id, message))
 
     def on_update_answered(
         self, update_id: int, message: RequestOk | RequestError, now: float
@@ -255,6 +263,9 @@ class PublicationOffer(TrackHandle):
                 stream.phase = Phase.ENDED
             else:
                 self.subscription.on_publish_done(message, now)
+        elif isinstance(message, PublishStateNotify):
+            if self.subscription is not None:
+                self.context.emit(state_notified(stream.request_id, message))
         elif isinstance(message, RequestOk | RequestError):
             self._take_answer(stream.pending_updates.popleft(), message, now)
 
@@ -271,9 +282,7 @@ class PublicationOffer(TrackHandle):
         self.update_answered(update_id, message)
         if isinstance(message, RequestOk):
             said = message.parameters
-            self.context.emit(
-                UpdateAccepted(request_id, update_id, said.largest, said.expires_ms)
-            )
+            self.context.emit(UpdateAccepted(request_id, update_id, said.largest, said.expires_ms))
             self.settle_fill(update_id, message, now)
         else:
             self.context.emit(UpdateRejected(request_id, update_id, message.code, message.reason))
