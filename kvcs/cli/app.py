@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from kvcs.cli.conformance import conformance
 from kvcs.cli.exits import ExitCode, explain
 from kvcs.cli.fetch import fetch
 from kvcs.cli.id import identify
@@ -55,6 +56,7 @@ app.command("fetch")(fetch)
 app.command("watch")(watch)
 app.command("inspect")(inspect)
 app.command("id")(identify)
+app.command("conformance")(conformance)
 app.add_typer(keygen, name="keygen")
 
 

@@ -367,8 +367,9 @@ class _Collection:
         layers = self._layers_to_fetch(track)
         if layers is not None:
             first, last = layers
-            track.fetch = FetchEvidence(first_layer=first, last_layer=last)
-            await self._fetch(track, track.fetch)
+            track.fetch = await self._fetch(
+                track, FetchEvidence(first_layer=first, last_layer=last)
+            )
 
     def _layers_to_fetch(self, track: TrackEvidence) -> tuple[int, int] | None:
         octets: dict[int, int] = {}
@@ -394,10 +395,12 @@ class _Collection:
             return
         layer = min(layers)
         blocks = max(self._evidence.expected_objects(track.name, layer) // 2, 1)
-        track.filtered = FetchEvidence(first_layer=layer, last_layer=layer, blocks=blocks)
-        await self._fetch(track, track.filtered)
+        track.filtered = await self._fetch(
+            track, FetchEvidence(first_layer=layer, last_layer=layer, blocks=blocks)
+        )
 
-    async def _fetch(self, track: TrackEvidence, into: FetchEvidence) -> None:
+    async def _fetch(self, track: TrackEvidence, into: FetchEvidence) -> FetchEvidence | None:
+        """Return what a FETCH brought; None when there was no room to follow it to its end."""
         filters: tuple[RangeFilter, ...] = ()
         if into.blocks is not None:
             ids = IdRange(0, into.blocks - 1)
@@ -416,8 +419,7 @@ class _Collection:
             async with asyncio.timeout(self._limits.timeout_s), fetch:
                 async for item in fetch:
                     if not self._has_room():
-                        into.problem = "it was not followed to its end"
-                        return
+                        return None
                     if isinstance(item, EndOfRangeReceived):
                         into.gaps.append(Gap(item.status, item.last))
                         continue
@@ -435,6 +437,7 @@ class _Collection:
             into.problem = f"it did not end within {self._limits.timeout_s:g} s"
         except MoqtError as error:
             into.problem = str(error)
+        return into
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kvcs.conformance.check import Check, Finding
 from kvcs.conformance.evidence import Way
-from kvcs.errors import InvalidName, ManifestInvalid
+from kvcs.errors import ManifestInvalid
 from kvcs.geometry import MANIFEST_PRIORITY
 from kvcs.manifest import check_successor
-from kvcs.names import MANIFEST, MANIFEST_COSE, PublicationName
+from kvcs.names import MANIFEST, MANIFEST_COSE, NamespaceForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,9 @@ __all__ = ["CHECKS", "MAX_UNLISTED_LAYERS"]
 
 MAX_UNLISTED_LAYERS = 8
 """A new version comes at least every so many completed layers (KVCS 3.6)."""
+
+COMPATIBILITY_FIELD = 2
+"""Where in the namespace it stands (KVCS 3.1)."""
 
 _NO_MANIFEST = "no manifest came"
 
@@ -123,13 +126,26 @@ def _successors(evidence: PublicationEvidence) -> Finding:
     return Finding.of(results(), if_none="one version came")
 
 
+def _named_compatibility(evidence: PublicationEvidence) -> bytes | None:
+    """Return the namespace's Compatibility ID, whatever its other fields are."""
+    fields = evidence.namespace.fields
+    if len(fields) <= COMPATIBILITY_FIELD:
+        return None
+    field = fields[COMPATIBILITY_FIELD]
+    if evidence.form is NamespaceForm.BINARY:
+        return field
+    try:
+        return bytes.fromhex(field.decode("ascii"))
+    except ValueError:
+        return None
+
+
 def _compatibility(evidence: PublicationEvidence) -> Finding:
     descriptor = evidence.descriptor
     if descriptor is None:
         return Finding(0, note=_NO_MANIFEST)
-    try:
-        expected = PublicationName.parse(evidence.namespace, evidence.form).compatibility_id
-    except InvalidName:
+    expected = _named_compatibility(evidence)
+    if expected is None:
         return Finding(0, note="the namespace has other fields")
     problem = None
     if descriptor.compatibility_id != expected:
