@@ -10,8 +10,10 @@ from moqt.session.core import Session
 from moqt.testing.link import Link, LinkConditions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
 
+    from moqt.session.authorization import Admission, AuthToken
     from moqt.session.directory import TrackDirectory
     from moqt.session.events import Event
 
@@ -37,6 +39,8 @@ class SessionPair:
         conditions: LinkConditions | None = None,
         rng: Random | None = None,
         start: bool = True,
+        server_admission: Admission | None = None,
+        client_request_tokens: Sequence[AuthToken] = (),
     ) -> None:
         self.now = 0.0
         self.rng = rng
@@ -48,6 +52,7 @@ class SessionPair:
             directory=client_directory,
             path="/kv",
             authority="host.example",
+            request_tokens=client_request_tokens,
             clock=lambda: self.now,
         )
         self.server = Session(
@@ -55,6 +60,7 @@ class SessionPair:
             transport=self.link.server,
             config=server_config or SessionConfig(),
             directory=server_directory,
+            admission=server_admission,
             clock=lambda: self.now,
         )
         self.events: dict[Role, list[Event]] = {Role.CLIENT: [], Role.SERVER: []}
