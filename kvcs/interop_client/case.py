@@ -107,7 +107,7 @@ class Stage:
 
     def transport_config(self) -> moqt.TransportConfig:
         """Return the limits of a connection of this test."""
-        return moqt.TransportConfig()
+        return moqt.TransportConfig(qlog_dir=self.target.qlog_dir)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from aioquic.quic import events as quic
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
 
+from moqt.asyncio.qlog import MoqtTap, TappedTransport
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import SessionErrorCode
 from moqt.wire.draft import ALPN
@@ -136,11 +137,19 @@ class Driver:
         connection_ids: ConnectionIds | None = None,
     ) -> None:
         self.connection = connection
-        self.transport = QuicTransport(connection, self.wake)
+        trace = connection.trace
+        self._tap = None if trace is None else MoqtTap(trace)
+        self.transport = (
+            QuicTransport(connection, self.wake)
+            if self._tap is None
+            else TappedTransport(connection, self.wake, self._tap)
+        )
         self.loss: Loss | None = None
         """Set once the connection is closing or lost."""
         self.is_ready = False
         """Whether the QUIC handshake is done."""
+        self.ready_at: float | None = None
+        """When it was done, by `time.monotonic`."""
         self._endpoint = endpoint
         self._connection_ids = connection_ids
         self._config = connection.transport_config
@@ -300,6 +309,8 @@ class Driver:
         offset = self.connection.deliver(event.stream_id, len(event.data))
         if offset is None or session is None or session.is_closed:
             return
+        if self._tap is not None:
+            self._tap.received(event.stream_id, offset, event.data, event.end_stream)
         session.receive_stream_data(event.stream_id, offset, event.data, event.end_stream, now)
         if event.end_stream:
             self.connection.finish_delivery(event.stream_id)
@@ -321,11 +332,15 @@ class Driver:
             case quic.HandshakeCompleted():
                 self._start(event.alpn_protocol, session, now)
             case quic.StreamReset():
+                if self._tap is not None:
+                    self._tap.gone(event.stream_id, is_sent=False)
                 session.receive_reset(event.stream_id, event.error_code, now)
                 self.connection.settle(event.stream_id)
             case quic.StopSendingReceived():
                 session.receive_stop(event.stream_id, event.error_code, now)
             case quic.DatagramFrameReceived():
+                if self._tap is not None:
+                    self._tap.datagram(event.data, is_sent=False)
                 session.receive_datagram(event.data, now)
 
     def _start(self, alpn: str | None, session: DrivenSession, now: float) -> None:
@@ -336,6 +351,7 @@ class Driver:
             refusal = "max_datagram_frame_size is 0, expected more (RFC 9221, MOQT-22 6.1)"
         else:
             self.is_ready = True
+            self.ready_at = now
             session.start(now)
             return
         self.transport.close(SessionErrorCode.PROTOCOL_VIOLATION, refusal)
@@ -390,6 +406,7 @@ class Driver:
             self._pump_handle.cancel()
             self._pump_handle = None
         self._hand_out_events()
+        self.connection.end_trace()
         for waiter in self._finished_waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KIBI = 1 << 10
 MEBI = 1 << 20
@@ -84,6 +88,14 @@ class TransportConfig:
     max_connections: int = 1024
     """Connections that a server holds at once, half-open ones included; more are not answered."""
 
+    qlog_dir: Path | None = None
+    """Where a qlog of each connection is written when it is over; None: none is. It holds no
+    payloads and no tokens. Tracing costs time for every packet."""
+
+    qlog_max_events: int = 32768
+    """Of QUIC, and of MOQT, so many events of a connection are kept, in memory until it is over:
+    the first half and the newest."""
+
     def __post_init__(self) -> None:
         if not SMALLEST_DATAGRAM_OCTETS <= self.max_datagram_octets <= LARGEST_DATAGRAM_OCTETS:
             raise ValueError(
@@ -96,6 +108,7 @@ class TransportConfig:
             "send_ahead_octets",
             "handshake_timeout_s",
             "idle_timeout_s",
+            "qlog_max_events",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")

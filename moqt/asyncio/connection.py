@@ -43,6 +43,7 @@ from aioquic.quic.packet import QuicFrameType, pull_quic_transport_parameters
 
 from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS, TransportConfig
 from moqt.asyncio.pacing import BurstPacer
+from moqt.asyncio.qlog import QlogDirectory, Trace
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfi
         max_datagram_frame_size=DATAGRAM_FRAME_OCTETS,
         max_datagram_size=SMALLEST_DATAGRAM_OCTETS,
         max_stream_data=config.stream_window_octets,
+        quic_logger=None
+        if config.qlog_dir is None
+        else QlogDirectory(config.qlog_dir, max_events=config.qlog_max_events),
     )
 
 
@@ -187,6 +191,17 @@ class HeldConnection(QuicConnection):
     def idle_timeout_s(self) -> float:
         """The idle timeout in force: the shorter of both sides' (RFC 9000 10.1)."""
         return self._idle_timeout()
+
+    @property
+    def trace(self) -> Trace | None:
+        """Its qlog; None: it has none, or it is written already."""
+        return self._quic_logger if isinstance(self._quic_logger, Trace) else None
+
+    def end_trace(self) -> None:
+        """Write the qlog, if there is one and aioquic has not done so; it ends there."""
+        trace, self._quic_logger = self.trace, None
+        if trace is not None:
+            trace.write()
 
     @property
     def has_path(self) -> bool:

@@ -10,7 +10,7 @@ from moqt.tls import certificate_facts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moqt.asyncio.connection import HeldConnection
+    from moqt.asyncio.binding import Driver
     from moqt.tls import CertificateFacts
 
 __all__ = ["ConnectionInfo", "connection_info"]
@@ -21,12 +21,14 @@ class ConnectionInfo:
     """The facts of one QUIC connection.
 
     `connection_id`: the client's first Destination Connection ID, by which traces of both ends are
-    matched. `alpn`, `quic_version` and `cipher_suite` are None before they are agreed on;
-    `certificate` is the server's, None at a server. `peer_parameters`: the numbers and
-    claims of the peer's transport parameters by name (RFC 9000 18.2); what it left out is left out.
+    matched. `ready_at`: when the QUIC handshake was done, by `time.monotonic`. That, `alpn`,
+    `quic_version` and `cipher_suite` are None before they are known; `certificate` is the server's,
+    None at a server. `peer_parameters`: the numbers and claims of the peer's transport parameters
+    by name (RFC 9000 18.2); what it left out is left out.
     """
 
     connection_id: bytes
+    ready_at: float | None
     alpn: str | None
     quic_version: int | None
     cipher_suite: str | None
@@ -34,8 +36,9 @@ class ConnectionInfo:
     peer_parameters: Mapping[str, int]
 
 
-def connection_info(connection: HeldConnection) -> ConnectionInfo:
+def connection_info(driver: Driver) -> ConnectionInfo:
     """Return what is settled so far."""
+    connection = driver.connection
     tls = getattr(connection, "tls", None)  # a server has none before the first Initial
     schedule = None if tls is None else tls.key_schedule
     certificate = None if tls is None else tls._peer_certificate
@@ -43,6 +46,7 @@ def connection_info(connection: HeldConnection) -> ConnectionInfo:
     # identifiers and the stateless reset token are octets: no facts to show
     numbers = {} if parameters is None else vars(parameters)
     return ConnectionInfo(
+        ready_at=driver.ready_at,
         connection_id=connection.original_destination_connection_id,
         alpn=None if tls is None else tls.alpn_negotiated,
         quic_version=connection._version,

@@ -115,7 +115,7 @@ class MoqtSession(SessionVerbs):
     @property
     def connection_info(self) -> ConnectionInfo:
         """What the QUIC and TLS handshakes settled."""
-        return connection_info(self._driver.connection)
+        return connection_info(self._driver)
 
     # --- the end ---
 

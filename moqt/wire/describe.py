@@ -1,0 +1,91 @@
+"""Wire values as plain data with names, for traces and tools. No token's value is ever in it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
+from moqt.wire.datagrams import ObjectDatagram
+from moqt.wire.fields import KeyValue
+from moqt.wire.tokens import AuthorizationToken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Plain", "describe"]
+
+Plain = dict[str, Any]
+"""What JSON can say: names to numbers, texts, lists and the like."""
+
+_ADDRESSES = frozenset({"path", "new_session_uri", "connect_uri"})
+"""Texts whose query may carry a secret."""
+
+
+def describe(value: object, *, whole: bool = False) -> Plain:
+    """Return a message, header or other value field by field; what is absent or empty is left out.
+
+    `whole`: octets as hex digits and addresses with their query; else their lengths alone. A
+    payload is its length and a token's value is its length, always.
+    """
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} has no fields")
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, ObjectDatagram):
+        found["payload_length"] = len(found.pop("payload"))
+    plain = {name: _plain(name, part, whole=whole) for name, part in found.items() if _says(part)}
+    if isinstance(value, ObjectHeader | ObjectDatagram):
+        plain["object_status"] = plain.pop("status")
+        if value.properties and not whole:
+            plain["properties_length"] = len(value.properties)
+            del plain["properties"]
+    return {name: part for name, part in plain.items() if part != {}}
+
+
+def _says(part: object) -> bool:
+    return part is not None and part not in ((), frozenset(), b"", "")
+
+
+def _plain(name: str, part: Any, *, whole: bool) -> Any:
+    match part:
+        case Enum():
+            return part.name.lower()
+        case bool() | int() | float():
+            return part
+        case str():
+            return part if whole or name not in _ADDRESSES else _without_query(part)
+        case bytes() | memoryview():
+            return bytes(part).hex() if whole else {"length": len(part)}
+        case TrackNamespace():
+            return str(part)
+        case FullTrackName():
+            return {"track_namespace": str(part.namespace), "full_track_name": str(part)}
+        case Location():
+            return {"group": part.group_id, "object": part.object_id}
+        case AuthorizationToken():
+            return _token(part)
+        case KeyValue():
+            return {"type": part.type, "value": _plain("value", part.value, whole=whole)}
+        case tuple() | list() | frozenset():
+            return _listed(name, part, whole=whole)
+    return describe(part, whole=whole)
+
+
+def _listed(name: str, parts: Iterable[Any], *, whole: bool) -> list[Any]:
+    return [_plain(name, part, whole=whole) for part in parts]
+
+
+def _token(token: AuthorizationToken) -> Plain:
+    found: Plain = {"alias_type": token.alias_type.name.lower()}
+    if token.alias is not None:
+        found["alias"] = token.alias
+    if token.token_type is not None and token.value is not None:
+        found["token_type"] = token.token_type
+        found["value_length"] = len(token.value)
+    return found
+
+
+def _without_query(address: str) -> str:
+    path, mark, query = address.partition("?")
+    return f"{path}?({len(query)} characters)" if mark else path
