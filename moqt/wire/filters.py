@@ -295,10 +295,13 @@ class RangeFilter:
     def serialize(self) -> bytes:
         """Return the value's octets.
 
-        Raises: ValueError when a receiver would refuse it, or for ranges that do not rise.
+        Raises: ValueError when a receiver would refuse it, for ranges that do not rise, and for
+        none: nothing would pass, and the draft does not clearly say so.
         """
         if self.fault is not None:
             raise ValueError(f"{self.kind.name} filter: {self.fault}")
+        if not self.ranges:
+            raise ValueError(f"{self.kind.name} filter: no range, nothing would pass")
         writer = Writer()
         writer.uint8(self.set_id, "SetID")
         if self.property_type is not None:

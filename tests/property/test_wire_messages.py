@@ -89,7 +89,7 @@ def location_filters(draw: st.DrawFn) -> LocationFilter:
 def range_filters(draw: st.DrawFn, *, kinds: list[RangeFilterKind]) -> RangeFilter:
     kind = draw(st.sampled_from(kinds))
     top = 255 if kind is RangeFilterKind.PRIORITY else vi64.MAX_VI64
-    edges = sorted(draw(st.lists(st.integers(0, top), max_size=8)))
+    edges = sorted(draw(st.lists(st.integers(0, top), min_size=1, max_size=8)))
     ranges = [IdRange(*edges[at : at + 2]) for at in range(0, len(edges), 2)]
     of_property = kind in (RangeFilterKind.OBJECT_PROPERTY, RangeFilterKind.TRACK_PROPERTY)
     property_type = draw(numbers) & ~1 if of_property else None

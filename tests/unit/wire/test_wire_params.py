@@ -51,7 +51,9 @@ ONE_OF_EACH = {
     ParameterType.INCLUDE_PROPERTIES: Parameters(include_properties=False),
     **{
         ParameterType(kind): Parameters(
-            range_filters=(RangeFilter(kind, (), property_type=2 if kind >= 0x28 else None),)
+            range_filters=(
+                RangeFilter(kind, (IdRange(0),), property_type=2 if kind >= 0x28 else None),
+            )
         )
         for kind in RangeFilterKind
     },
@@ -173,7 +175,7 @@ def test_a_fill_of_ten_parameters_would_be_ambiguous() -> None:
 
 
 def test_a_track_filter_in_a_fill_is_refused() -> None:
-    track = RangeFilter(RangeFilterKind.TRACK_PROPERTY, (), property_type=2)
+    track = RangeFilter(RangeFilterKind.TRACK_PROPERTY, (IdRange(0),), property_type=2)
     with pytest.raises(ValueError, match="TRACK_PROPERTY_FILTER"):
         write(Parameters(fill=FillParameters(range_filters=(track,))), Scope.SUBSCRIBE)
 
