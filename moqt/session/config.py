@@ -112,6 +112,10 @@ class SessionConfig:
     it; then the stream is stopped. And for a promised FETCH or fill stream to come while nothing
     else does."""
 
+    lost_fill_timeout_s: float = 1.0
+    """How long a fill's stream is waited for once some stream was reset before it said whose it is:
+    it may have been the fill's."""
+
     done_timeout_s: float = 10.0
     """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9)."""
 

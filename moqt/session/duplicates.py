@@ -72,8 +72,13 @@ class SeenObjects:
 def _checksum(item: ObjectRead) -> int:
     if item.place is None:
         return crc32(item.payload) if item.payload is not None else 0
-    buffers = item.place.buffers
-    return crc32(buffers[0][:PLACED_OCTETS]) if buffers else 0
+    checksum, left = 0, PLACED_OCTETS
+    for buffer in item.place.buffers:
+        checksum = crc32(buffer[:left], checksum)
+        left -= len(buffer)
+        if left <= 0:
+            break
+    return checksum
 
 
 def _compare(location: Location, known: _Record, record: _Record) -> None:

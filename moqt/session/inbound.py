@@ -145,6 +145,7 @@ class Inbound:
             stream.stop(StreamResetCode.CANCELLED)
             return
         target.owner.on_fetch_stream(target)
+        self._subscriber.settle_lost_fills(now)
         if target.is_stopped:
             stream.stop(StreamResetCode.CANCELLED)
             return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moqt.session.inbound import Inbound
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.sink import ObjectSink
+    from moqt.session.timers import Timer
     from moqt.types import FullTrackName
     from moqt.wire.filters import RangeFilterKind
     from moqt.wire.messages import Publish
@@ -54,6 +55,9 @@ class Subscriber:
         self.aliases = Aliases()
         self.fetch_targets: dict[int, FetchTarget] = {}
         """By the Request ID that FETCH_HEADER names."""
+        self.awaited_fills: dict[int, Subscription] = {}
+        """Fills that were asked for and whose stream has not come, by their Request ID."""
+        self._lost_fill_timer: Timer | None = None
         self.inbound: Inbound
         """Set right after construction; the two know each other."""
         self._context = context
@@ -167,6 +171,11 @@ class Subscriber:
             subscription = handle.subscription
             if subscription is None or not subscription.is_established or subscription.is_done:
                 raise LocalProtocolError(f"request {request_id} is not Established")
+            if parameters.new_group_request is not None and not subscription.has_dynamic_groups:
+                raise LocalProtocolError(
+                    f"{subscription.track.name}: NEW_GROUP_REQUEST in an update needs a track with "
+                    "DYNAMIC_GROUPS (MOQT-22 9.20.19)"
+                )
             parameters = self.checked(subscription.track.name, parameters, subscription)
         elif not isinstance(handle, FetchRequest):
             raise LocalProtocolError(f"request {request_id} is no open subscription or fetch")
@@ -269,10 +278,41 @@ class Subscriber:
 
     def on_nameless_reset(self, now: float) -> None:
         """A stream was reset that has not said whose it is: a subscription may wait for it."""
+        self.settle_lost_fills(now)
+        if self.awaited_fills and self._lost_fill_timer is None:
+            suspects = list(self.awaited_fills.items())
+            self._lost_fill_timer = self._context.timers.at(
+                now + self._context.config.lost_fill_timeout_s,
+                lambda later: self._lose_suspects(suspects, later),
+            )
         for track in list(self._tracks.values()):
             for request in list(track.requests):
                 if isinstance(request, Subscription):
                     request.on_stream_over(now)
+
+    def settle_lost_fills(self, now: float) -> None:
+        """Give up the fills that are awaited, when as many streams were reset before their header.
+
+        MOQT-22 3.4.1 has a fill's stream reset behind its header; but a reset may overtake the
+        header, and some publishers send none. A fill that is given up in error costs a FETCH.
+        """
+        awaited = self.awaited_fills
+        if (
+            awaited
+            and all(one.is_fill_accepted(fill_id) for fill_id, one in awaited.items())
+            and self.inbound.take_nameless_resets(len(awaited))
+        ):
+            self._lose_fills(list(awaited.items()), now)
+
+    def _lose_suspects(self, suspects: list[tuple[int, Subscription]], now: float) -> None:
+        self._lost_fill_timer = None
+        self.inbound.take_nameless_resets(1)
+        self._lose_fills(suspects, now)
+
+    def _lose_fills(self, suspects: list[tuple[int, Subscription]], now: float) -> None:
+        for fill_id, subscription in suspects:
+            if fill_id in self.awaited_fills and subscription.is_fill_accepted(fill_id):
+                subscription.lose_fill(fill_id, now)
 
     def take_nameless_resets(self, count: int) -> bool:
         """See `Inbound.take_nameless_resets`."""

@@ -96,6 +96,11 @@ class Subscription:
         return self._alias is not None
 
     @property
+    def has_dynamic_groups(self) -> bool:
+        """Whether the track's DYNAMIC_GROUPS is known to be 1."""
+        return self.properties is not None and self.properties.dynamic_groups
+
+    @property
     def is_done(self) -> bool:
         """True once PUBLISH_DONE is there."""
         return self._done is not None
@@ -175,6 +180,7 @@ class Subscription:
         )
         self._fills[fill_id] = _Fill(target, parameters)
         self._subscriber.fetch_targets[fill_id] = target
+        self._subscriber.awaited_fills[fill_id] = self
 
     def settle_fill(self, fill_id: int, largest: Location | None, now: float) -> None:
         """The message that asked was accepted: a fill for which no stream is opened has ended.
@@ -192,12 +198,30 @@ class Subscription:
             fill.wait = StreamWait(
                 self._context, lambda later: self._give_up_fill(fill_id), now=now
             )
+            self._subscriber.settle_lost_fills(now)
 
     def _give_up_fill(self, fill_id: int) -> None:
         """Its stream does not come, and will be stopped if it does; the subscription goes on."""
-        self._fills[fill_id].target.is_stopped = True
-        self._fills[fill_id].wait = None
+        fill = self._fills[fill_id]
+        fill.target.is_stopped = True
+        self._stop_waiting(fill_id, fill)
         self._context.emit(FillEnded(self.request_id, fill_id, StreamResetCode.INTERNAL_ERROR))
+
+    def _stop_waiting(self, fill_id: int, fill: _Fill) -> None:
+        if fill.wait is not None:
+            fill.wait.cancel()
+            fill.wait = None
+        self._subscriber.awaited_fills.pop(fill_id, None)
+
+    def is_fill_accepted(self, fill_id: int) -> bool:
+        """Return whether the publisher accepted the message that asked for a fill."""
+        return self._fills[fill_id].wait is not None
+
+    def lose_fill(self, fill_id: int, now: float) -> None:
+        """Its stream was reset before it said what it is."""
+        self.count_stream()
+        self._give_up_fill(fill_id)
+        self.on_stream_over(now)
 
     def _fills_something(self, fill: FillParameters, largest: Location | None) -> bool:
         if fill.location_filter is None and self._range is not None:
@@ -209,8 +233,8 @@ class Subscription:
     def forget_fill(self, fill_id: int) -> None:
         """A fill is over, or was refused."""
         fill = self._fills.pop(fill_id, None)
-        if fill is not None and fill.wait is not None:
-            fill.wait.cancel()
+        if fill is not None:
+            self._stop_waiting(fill_id, fill)
         self._subscriber.fetch_targets.pop(fill_id, None)
 
     def stop_fill(self, fill_id: int, now: float) -> None:
@@ -221,6 +245,7 @@ class Subscription:
         stream = fill.target.stream
         if stream is None:
             fill.target.is_stopped = True
+            self._stop_waiting(fill_id, fill)
         else:
             self.forget_fill(fill_id)
             stream.stop(StreamResetCode.CANCELLED)
@@ -229,9 +254,8 @@ class Subscription:
     def on_fetch_stream(self, target: FetchTarget) -> None:
         """A fill stream is there."""
         fill = self._fills.get(target.request_id)
-        if fill is not None and fill.wait is not None:
-            fill.wait.cancel()
-            fill.wait = None
+        if fill is not None:
+            self._stop_waiting(target.request_id, fill)
         self.count_stream()
         if target.is_stopped:
             self.forget_fill(target.request_id)

@@ -161,11 +161,14 @@ def test_datagram_that_comes_twice_and_differs() -> None:
 def test_what_is_compared_of_an_object_in_a_place() -> None:
     """7.1#1: its first octets; the rest of a place is for the application to check."""
     alike = bytes(duplicates.PLACED_OCTETS)
-    for first, second, is_malformed in (
-        (b"ab", b"ac", True),
-        (alike + b"b", alike + b"c", False),
+    for cut, first, second, is_malformed in (
+        (1 << 20, b"ab", b"ac", True),
+        (1, b"ab", b"ac", True),
+        (1, b"ab", b"ab", False),
+        (1 << 20, alike + b"b", alike + b"c", False),
+        (7, alike + b"b", alike + b"c", False),
     ):
-        track = Track(sink=RecordingSink(cut=1 << 20))
+        track = Track(sink=RecordingSink(cut=cut))
         header = ObjectHeader(3, 5, 0, PRIORITY, len(second))
         streams = (subgroup(3, [(5, first, None)]), a_fetch(track.fetch, header, second))
         assert bool(track.bring(*streams)) is is_malformed

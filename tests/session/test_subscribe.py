@@ -513,6 +513,56 @@ def test_fill_whose_stream_never_comes() -> None:
     assert peer.take(SubscriptionEnded) == []
 
 
+def test_fill_whose_stream_is_reset_before_its_header() -> None:
+    """3.4.1#3: nothing tells whose it was, but nothing else is awaited; live Objects go on."""
+    peer = ScriptedPeer()
+    request_id = established(peer, largest=Location(2, 0))
+    fill = FillParameters(location_filter=LocationFilter.none())
+    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
+    assert peer.take(FillEnded) == []
+    peer.reset(peer.open_uni(), 0x52E4A40FA8DB)
+    assert one(peer.take(FillEnded)) == FillEnded(
+        request_id, update_id, StreamResetCode.INTERNAL_ERROR
+    )
+    peer.send_octets(peer.open_uni(), subgroup(3, [0]))
+    assert got(peer.take(ObjectReceived)) == [(3, 0)]
+
+
+def test_two_fills_one_of_which_is_reset_before_its_header() -> None:
+    """Which of them it was shows when the other one's stream comes."""
+    peer = ScriptedPeer()
+    request_id = established(peer, largest=Location(2, 0))
+    fill = FillParameters(location_filter=LocationFilter.none())
+    lost, kept = (peer.session.update(request_id, fill=fill, now=0.0) for _ in range(2))
+    peer.reset(peer.open_uni())
+    for _ in range(2):
+        peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
+    assert peer.take(FillEnded) == []
+    peer.send_octets(peer.open_uni(), fetched(kept, [(0, 0)]), fin=True)
+    ended = peer.take(FillEnded)
+    assert [(event.fill_id, event.reset) for event in ended] == [
+        (lost, StreamResetCode.INTERNAL_ERROR),
+        (kept, None),
+    ]
+    peer.send(0, PublishDone(code=PublishDoneCode.TRACK_ENDED, stream_count=2))
+    assert one(peer.take(SubscriptionEnded)).streams_missing == 0
+
+
+def test_fills_that_do_not_come_after_a_reset_are_not_waited_for_long() -> None:
+    peer = ScriptedPeer(config=SessionConfig(lost_fill_timeout_s=2.0))
+    established(peer, largest=Location(2, 0))
+    fill = FillParameters(location_filter=LocationFilter.none())
+    fills = [peer.session.update(0, fill=fill, now=0.0) for _ in range(2)]
+    for _ in fills:
+        peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
+    peer.reset(peer.open_uni())
+    peer.advance(1.9)
+    assert peer.take(FillEnded) == []
+    peer.advance(0.2)
+    assert [event.fill_id for event in peer.take(FillEnded)] == fills
+
+
 def test_refused_fill_by_update() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
