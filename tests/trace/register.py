@@ -66,10 +66,11 @@ class Row:
     reason: str
 
     @property
-    def order(self) -> tuple[str, tuple[int, ...]]:
+    def order(self) -> tuple[str, tuple[int, ...], int]:
         """Sort key: MOQT-22 first, then AMB, then KVCS; each by section and number."""
         document = re.sub(r"[^A-Z]", "", self.id)
-        return document, tuple(map(int, re.findall(r"\d+", self.id)))
+        section, _, number = self.id.lstrip("AKMB").partition("#")
+        return document, tuple(map(int, section.split("."))) if section else (), int(number)
 
 
 FIELDS = {"section", "strength", "actor", "text", "state"}

@@ -125,9 +125,9 @@ class TestGroup:
 
 
 def test_rows_are_in_the_order_of_their_documents() -> None:
-    rows = [row(i) for i in ("K3.1#1", "10.7#1", "AMB#2", "9.20#2", "9.20#10", "9.2#1")]
+    rows = [row(i) for i in ("K3.1#1", "10.7#1", "AMB#2", "9.20.1#1", "9.20#2", "9.20#10", "9.2#1")]
     order = [one.id for one in register({}, *rows).sorted_rows()]
-    assert order == ["9.2#1", "9.20#2", "9.20#10", "10.7#1", "AMB#2", "K3.1#1"]
+    assert order == ["9.2#1", "9.20#2", "9.20#10", "9.20.1#1", "10.7#1", "AMB#2", "K3.1#1"]
 
 
 def test_table_and_document_show_tests_and_reasons() -> None:
