@@ -78,10 +78,13 @@ class RecordingTransport:
         self.streams: dict[int, Written] = {}
         self.log: list[tuple[int, int]] = []
         """Stream and octets of each write to a unidirectional stream."""
+        self.sequence: list[int | bytes] = []
+        """Stream IDs of those writes and datagrams, in order."""
         self.opens_refused = 0
         self.unacknowledged: set[int] = set()
         """Streams that ended by FIN and that the peer has not acknowledged."""
         self.datagrams: list[bytes] = []
+        self.takes_datagrams = True
         self.datagram_slots = MANY
         """What `datagram_room` says; each datagram takes one."""
         self._bidi = 0
@@ -121,6 +124,7 @@ class RecordingTransport:
             stream.room -= size
             self.room -= size
             self.log.append((stream_id, size))
+            self.sequence.append(stream_id)
 
     def credit(self, stream_id: int, octets: int) -> None:
         pass
@@ -140,7 +144,10 @@ class RecordingTransport:
         return self.datagram_slots
 
     def send_datagram(self, data: bytes) -> bool:
+        if not self.takes_datagrams:
+            return False
         self.datagrams.append(data)
+        self.sequence.append(data)
         self.datagram_slots -= 1
         return True
 
