@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kvcs.recovery import Source
     from kvcs.stats import ConsumerStats, ProducerStats, PublicationStats, RetrievalStats
     from moqt.asyncio.config import TransportConfig
+    from moqt.session.authorization import AuthToken, TokenPolicy
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace
@@ -130,6 +131,7 @@ class Producer(_Owner[AsyncProducer]):
         config: ProducerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        token_policy: TokenPolicy | None = None,
     ) -> Self:
         """Listen and serve consumers directly; see `kvcs.Producer.serve`."""
         return cls(
@@ -143,6 +145,7 @@ class Producer(_Owner[AsyncProducer]):
                 config=config,
                 session_config=session_config,
                 transport_config=transport_config,
+                token_policy=token_policy,
             )
         )
 
@@ -158,6 +161,7 @@ class Producer(_Owner[AsyncProducer]):
         config: ProducerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        auth_tokens: Sequence[AuthToken] = (),
     ) -> Self:
         """Connect to a relay and offer publications there; see `kvcs.Producer.connect`."""
         return cls(
@@ -170,6 +174,7 @@ class Producer(_Owner[AsyncProducer]):
                 config=config,
                 session_config=session_config,
                 transport_config=transport_config,
+                auth_tokens=auth_tokens,
             )
         )
 
@@ -352,6 +357,7 @@ class Consumer(_Owner[AsyncConsumer]):
         config: ConsumerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        auth_tokens: Sequence[AuthToken] = (),
     ) -> Self:
         """Connect to a server or relay; see `kvcs.Consumer.connect`."""
         return cls(
@@ -365,6 +371,7 @@ class Consumer(_Owner[AsyncConsumer]):
                 config=config,
                 session_config=session_config,
                 transport_config=transport_config,
+                auth_tokens=auth_tokens,
             )
         )
 

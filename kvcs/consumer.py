@@ -30,6 +30,7 @@ from kvcs.watch import Watches
 from moqt.asyncio.client import connect
 from moqt.asyncio.config import TransportConfig
 from moqt.errors import MoqtError, ResourceBusy
+from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from kvcs.recovery import Source
     from kvcs.watch import Watching
     from moqt.asyncio.session import MoqtSession
+    from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace
@@ -189,6 +191,7 @@ class Consumer:
         config: ConsumerConfig,
         session_config: SessionConfig | None,
         transport_config: TransportConfig | None,
+        auth_tokens: Sequence[AuthToken] = (),
     ) -> None:
         self.config = config
         self._url = url
@@ -198,6 +201,8 @@ class Consumer:
         self._trust = trust
         self._session_config = session_config
         self._transport_config = transport_config or TransportConfig()
+        self._authority = MoqtUri.parse(url).authority.lower()
+        self._auth_tokens = tuple(auth_tokens)
         self._stats = ConsumerStats()
         self._sessions: dict[str, MoqtSession] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
@@ -220,13 +225,15 @@ class Consumer:
         config: ConsumerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        auth_tokens: Sequence[AuthToken] = (),
     ) -> AsyncIterator[Consumer]:
         """Connect to a server or relay; leaving it closes all retrievals and the session.
 
         `ca`: the certificates to trust, a path or PEM; None: the public ones. `insecure` trusts
         anyone, and warns. `trusted_keys`: signed manifests must hold against one of them.
         `require_signature`: unsigned publications are refused, and layers are usable only once a
-        signed manifest lists their digests.
+        signed manifest lists their digests. `auth_tokens` authorize the session with this endpoint
+        and each request to it; they are sent to no other one (MOQT-22 8.9).
         Raises: what `moqt.connect` raises; ValueError for `require_signature` without keys.
         """
         consumer = cls(
@@ -238,6 +245,7 @@ class Consumer:
             config=config or ConsumerConfig(),
             session_config=session_config,
             transport_config=transport_config,
+            auth_tokens=auth_tokens,
         )
         try:
             await consumer._dial(url, consumer._transport_config.handshake_timeout_s)
@@ -382,6 +390,9 @@ class Consumer:
             await old.aclose()
         if url != self._url and len(self._stacks) > self.config.max_endpoints:
             raise ResourceBusy(f"connections to {len(self._stacks) - 1} endpoints (max_endpoints)")
+        # A source of another authority is not whom the tokens are for.
+        is_own = MoqtUri.parse(url).authority.lower() == self._authority
+        tokens = self._auth_tokens if is_own else ()
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(
                 connect(
@@ -390,6 +401,8 @@ class Consumer:
                     insecure=self._insecure,
                     config=self._session_config,
                     transport_config=replace(self._transport_config, handshake_timeout_s=timeout_s),
+                    tokens=tokens,
+                    request_tokens=tokens,
                 )
             )
             self._stacks[url] = stack.pop_all()

@@ -22,7 +22,7 @@ from moqt.codes import PublishDoneCode
 from moqt.session.directory import TrackDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from kvcs.keys import ProducerKey
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.server import Server
     from moqt.asyncio.session import MoqtSession
+    from moqt.session.authorization import AuthToken, TokenPolicy
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
 
@@ -78,10 +79,13 @@ class Producer:
         config: ProducerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        token_policy: TokenPolicy | None = None,
     ) -> AsyncIterator[Producer]:
         """Listen on `host` and `port` (0: any free one, see `port`) and serve consumers directly.
 
         `certificate`, `private_key`: paths or PEM. With `signing_key` manifests are signed.
+        `token_policy`: who may have what, None: everyone who comes, the Scope ID aside. What it can
+        tell apart is the namespace: ("kvcs-1", Scope ID, ...) in the form of `namespace_form`.
         Leaving it withdraws all publications and closes all sessions.
         """
         async with cls(
@@ -95,6 +99,7 @@ class Producer:
                 directory=producer.directory,
                 config=session_config,
                 transport_config=transport_config,
+                token_policy=token_policy,
             ) as server:
                 producer._server = server
                 yield producer
@@ -113,11 +118,13 @@ class Producer:
         config: ProducerConfig | None = None,
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
+        auth_tokens: Sequence[AuthToken] = (),
     ) -> AsyncIterator[Producer]:
         """Connect to a relay and offer publications there (PUBLISH_NAMESPACE, MOQT-22 4.1).
 
         `ca`: the certificates to trust, a path or PEM; None: the public ones. A lost relay is
         connected again, and all publications are offered again. Leaving it withdraws them.
+        `auth_tokens` authorize the session, and each offer on it.
         Raises: what `moqt.connect` raises, for the first connection only.
         """
         async with AsyncExitStack() as stack:
@@ -135,6 +142,8 @@ class Producer:
                     directory=producer.directory,
                     config=session_config,
                     transport_config=transport_config,
+                    tokens=auth_tokens,
+                    request_tokens=auth_tokens,
                 )
 
             producer._relay = await stack.enter_async_context(
@@ -166,11 +175,16 @@ class Producer:
         return tuple(self._publications.values())
 
     @property
+    def sessions(self) -> tuple[MoqtSession, ...]:
+        """The sessions open now: with consumers, or the one with the relay."""
+        if self._relay is not None:
+            return () if self._relay.session is None else (self._relay.session,)
+        return () if self._server is None else self._server.sessions
+
+    @property
     def stats(self) -> ProducerStats:
         """Counters over all publications and sessions."""
-        sessions = self._server.sessions if self._server is not None else ()
-        if self._relay is not None and self._relay.session is not None:
-            sessions = (self._relay.session,)
+        sessions = self.sessions
         self._stats.sessions = len(sessions)
         self._stats.open_requests = sum(session.stats.open_requests for session in sessions)
         return self._stats

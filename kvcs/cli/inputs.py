@@ -16,12 +16,14 @@ from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.errors import InvalidKey
 from kvcs.kvsp.descriptor import MAX_DESCRIPTOR_OCTETS, Descriptor
 from kvcs.kvsp.identity import Scope
+from moqt.session.authorization import OUT_OF_BAND, AuthToken
 
 if TYPE_CHECKING:
     from kvcs.kvsp.identity import Tokens
     from kvcs.kvsp.shapes import AnyArray
 
 __all__ = [
+    "find_auth_tokens",
     "find_scope",
     "need_descriptor",
     "need_scope",
@@ -30,6 +32,9 @@ __all__ = [
     "parse_layers",
     "read_file",
 ]
+
+MAX_AUTH_TOKEN_OCTETS = 4096
+"""The longest authorization token that is read from a file; it has to fit into messages."""
 
 MAX_TOKENS_OCTETS = 256 * 2**20
 """The longest token file that is read; one of 10 million tokens as text has less."""
@@ -89,6 +94,31 @@ def need_scope(key_file: Path | None) -> Scope:
             hint="set KVCS_SCOPE_KEY_FILE or --scope-key-file; `kvcs keygen scope` makes one",
         )
     return scope
+
+
+def find_auth_tokens(file: Path | None) -> tuple[AuthToken, ...]:
+    """Return the authorization token in a file, as it stands there but for white space around it.
+
+    Its Token Type is that of tokens agreed on out of band. None when no file is named. CommandError
+    names no file: who mistakes the option gives the token itself.
+    """
+    if file is None:
+        return ()
+    try:
+        with file.open("rb") as opened:
+            value = opened.read(MAX_AUTH_TOKEN_OCTETS + 1)
+    except OSError as error:
+        raise CommandError(
+            ExitCode.FILE, f"the token file cannot be read: {error.strerror or 'no reason'}"
+        ) from error
+    if len(value) > MAX_AUTH_TOKEN_OCTETS:
+        raise CommandError(
+            ExitCode.USAGE, f"--token-file: the token is over {MAX_AUTH_TOKEN_OCTETS} octets"
+        )
+    value = value.strip()
+    if not value:
+        raise CommandError(ExitCode.USAGE, "--token-file: the file holds no token")
+    return (AuthToken(OUT_OF_BAND, value, is_reusable=True),)
 
 
 def need_tokens(source: str | None) -> Tokens:

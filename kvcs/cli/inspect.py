@@ -42,6 +42,7 @@ def inspect(
         ),
     ],
     scope_key_file: options.ScopeKeyFile = None,
+    token_file: options.TokenFile = None,
     ca: options.Authority = None,
     insecure: options.Insecure = False,
     trust: options.Trust = None,
@@ -70,9 +71,16 @@ def inspect(
     config = ConsumerConfig(namespace_form=namespace_form, max_publications=MAX_PUBLICATIONS)
     scope = inputs.find_scope(scope_key_file)
     authority = connect.need_authority(ca)
+    auth_tokens = inputs.find_auth_tokens(token_file)
 
     async def work() -> None:
-        async with open_session(target, ca=authority, insecure=insecure) as session:
+        async with open_session(
+            target,
+            ca=authority,
+            insecure=insecure,
+            tokens=auth_tokens,
+            request_tokens=auth_tokens,
+        ) as session:
             found = await survey(
                 session, scope=scope, trust=Trust(trusted), config=config, listen_s=listen_for
             )

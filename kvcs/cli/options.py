@@ -24,6 +24,7 @@ __all__ = [
     "Layers",
     "RecoverFor",
     "ScopeKeyFile",
+    "TokenFile",
     "TokensFile",
     "Trust",
     "Url",
@@ -61,6 +62,15 @@ ScopeKeyFile = Annotated[
         metavar="FILE",
         envvar="KVCS_SCOPE_KEY_FILE",
         help="Scope key in hexadecimal (`kvcs keygen scope`); or set KVCS_SCOPE_KEY.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar="KVCS_TOKEN_FILE",
+        help="File with the authorization token that the server or relay asks for.",
     ),
 ]
 Trust = Annotated[

@@ -23,6 +23,7 @@ from kvcs.kvsp.identity import Prefix
 from kvcs.kvsp.shapes import Layout  # noqa: TC001  as above
 from kvcs.names import NamespaceForm
 from kvcs.publisher import Producer
+from moqt.session.authorization import KnownTokens
 from moqt.tls import load_identity
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.kvsp.shapes import AnyArray
     from kvcs.publisher import Publication, Segment
+    from moqt.session.authorization import AuthToken
 
 __all__ = ["publish"]
 
@@ -89,6 +91,15 @@ def publish(
     ] = None,
     ca: options.Authority = None,
     insecure: options.Insecure = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            envvar="KVCS_TOKEN_FILE",
+            help="Authorization token: --listen serves only who shows it, --relay is shown it.",
+        ),
+    ] = None,
     descriptor: options.DescriptorFile = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="Identity of the weights.")
@@ -173,6 +184,7 @@ def publish(
         ca,
         insecure=insecure,
         scope=scope,
+        auth_tokens=inputs.find_auth_tokens(token_file),
         signing_key=signing_key,
         config=ProducerConfig(retain_s=FOREVER_S, namespace_form=namespace_form),
     )
@@ -221,6 +233,7 @@ def _producer(
     *,
     insecure: bool,
     scope: Scope,
+    auth_tokens: tuple[AuthToken, ...],
     signing_key: ProducerKey | None,
     config: ProducerConfig,
 ) -> AbstractAsyncContextManager[Producer]:
@@ -239,6 +252,7 @@ def _producer(
             insecure=insecure,
             signing_key=signing_key,
             config=config,
+            auth_tokens=auth_tokens,
         )
     assert listen is not None
     host, port = inputs.parse_address(listen)
@@ -260,6 +274,7 @@ def _producer(
         private_key=private_key,
         signing_key=signing_key,
         config=config,
+        token_policy=KnownTokens(auth_tokens) if auth_tokens else None,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.names import NamespaceForm
+    from moqt.session.authorization import AuthToken
     from moqt.types import TrackNamespace
 
 __all__ = ["Wanted", "retrieving", "wanted"]
@@ -35,6 +36,7 @@ class Wanted:
     url: str
     publication: TrackNamespace | None
     scope: Scope
+    auth_tokens: tuple[AuthToken, ...]
     descriptor: Descriptor
     tokens: Tokens
     layers: range
@@ -51,6 +53,7 @@ def wanted(
     tokens: str | None,
     scope_key_file: Path | None,
     *,
+    token_file: Path | None,
     layers: str | None,
     blocks: int | None,
     ca: Path | None,
@@ -80,6 +83,7 @@ def wanted(
         url=url,
         publication=None if uri.fragment is None else _publication(uri.fragment),
         scope=scope,
+        auth_tokens=inputs.find_auth_tokens(token_file),
         descriptor=described,
         tokens=ids,
         layers=wanted_layers,
@@ -116,6 +120,7 @@ async def retrieving(what: Wanted) -> AsyncIterator[Retrieval]:
             trusted_keys=what.trusted,
             require_signature=what.trusted is not None,
             config=what.config,
+            auth_tokens=what.auth_tokens,
         ) as consumer,
         await consumer.retrieve(
             what.descriptor,
