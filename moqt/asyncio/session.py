@@ -15,6 +15,7 @@ from moqt.asyncio.requests import Request, Signal
 from moqt.asyncio.verbs import SessionVerbs
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.session import events
+from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,11 @@ class MoqtSession(SessionVerbs):
         return self._session.peer_options
 
     @property
+    def own_options(self) -> SetupOptions:
+        """What we announced."""
+        return self._session.own_options
+
+    @property
     def stats(self) -> SessionStats:
         """Counters: cheap to read, shared with the session."""
         return self._session.stats
@@ -120,8 +126,16 @@ class MoqtSession(SessionVerbs):
     # --- the end ---
 
     def goaway(self, uri: str = "", *, timeout_ms: int | None = None) -> None:
-        """Ask the peer to move to `uri` (empty: the same one) and to close (MOQT-22 6.6.1)."""
+        """Ask the peer to move to `uri` (empty: the same one) and to close (MOQT-22 6.6.1).
+
+        Raises: LocalProtocolError for what is no moqt:// address: the scheme stays (MOQT-22 9.2).
+        """
         self.raise_if_closed()
+        if uri:
+            try:
+                MoqtUri.parse(uri)
+            except ValueError as error:
+                raise errors.LocalProtocolError(f"GOAWAY: New Session URI: {error}") from error
         self._session.goaway(uri, timeout_ms, now=time.monotonic())
         self._driver.wake()
 

@@ -38,7 +38,7 @@ class Control:
         """`options` are ours; `is_busy` says whether subscriptions or fetches are open."""
         self._context = context
         self._requests = requests
-        self._options = options
+        self.options = options
         self._is_busy = is_busy
         self._is_server = context.role is Role.SERVER
         self._stream_id: int | None = None
@@ -69,7 +69,7 @@ class Control:
         if self.is_started and self._stream_id is None:
             self._stream_id = self._context.transport.open(bidirectional=False)
             if self._stream_id is not None:
-                self._send(Setup(self._options))
+                self._send(Setup(self.options))
 
     def _send(self, message: Message) -> None:
         assert self._stream_id is not None

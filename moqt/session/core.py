@@ -136,6 +136,11 @@ class Session(SessionCommands):
         return self._context.peer_options
 
     @property
+    def own_options(self) -> SetupOptions:
+        """What our SETUP says."""
+        return self._control.options
+
+    @property
     def next_deadline(self) -> float | None:
         """When to call `handle_timeout`; None: not needed."""
         return self._context.timers.next_deadline

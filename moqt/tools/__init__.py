@@ -1,0 +1,1 @@
+"""Programs for looking at MOQT: `python -m moqt.tools.probe` and `python -m moqt.tools.dump`."""

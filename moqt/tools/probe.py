@@ -1,0 +1,285 @@
+"""`python -m moqt.tools.probe URL`: who answers there, what it announces, what it publishes.
+
+Exit codes: 0 there was a session, 1 there was none, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moqt import errors
+from moqt.asyncio.client import InsecureConnectionWarning, connect
+from moqt.asyncio.config import TransportConfig
+from moqt.errors import printable
+from moqt.session.events import NamespaceFound
+from moqt.types import TrackNamespace
+from moqt.wire.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moqt.asyncio.info import ConnectionInfo
+    from moqt.asyncio.session import MoqtSession
+    from moqt.tls import CertificateFacts
+
+__all__ = ["Namespaces", "Report", "main", "probe"]
+
+SETTLE_S = 0.3
+"""The list of namespaces is taken to be whole after so long without another: nothing says so."""
+
+MAX_NAMESPACES = 1000
+"""Namespaces that are listed; looking ends there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """What SUBSCRIBE_NAMESPACE brought. `refusal`: why it brought nothing."""
+
+    prefix: TrackNamespace
+    found: tuple[TrackNamespace, ...] = ()
+    first_ms: float | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was learned of one peer. Times are milliseconds from the start of connecting."""
+
+    url: str
+    address: str
+    info: ConnectionInfo
+    own_setup: dict[str, Any]
+    peer_setup: dict[str, Any]
+    handshake_ms: float
+    setup_ms: float
+    namespaces: Namespaces
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        info, found = self.info, self.namespaces
+        certificate = info.certificate
+        return {
+            "url": self.url,
+            "address": self.address,
+            "connection_id": info.connection_id.hex(),
+            "alpn": info.alpn,
+            "quic_version": info.quic_version,
+            "cipher_suite": info.cipher_suite,
+            "certificate": None if certificate is None else _certificate_json(certificate),
+            "transport_parameters": dict(info.peer_parameters),
+            "setup": {"own": self.own_setup, "peer": self.peer_setup},
+            "timing_ms": {
+                "handshake": round(self.handshake_ms, 2),
+                "setup": round(self.setup_ms, 2),
+                "first_namespace": None if found.first_ms is None else round(found.first_ms, 2),
+            },
+            "namespaces": {
+                "prefix": str(found.prefix),
+                "refusal": found.refusal,
+                "found": [str(namespace) for namespace in found.found],
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """Return all of it for people."""
+        info, found = self.info, self.namespaces
+        shown: list[tuple[str, str]] = [
+            ("address", self.address),
+            ("time", f"QUIC handshake {self.handshake_ms:.1f} ms, SETUP {self.setup_ms:.1f} ms"),
+            ("QUIC", f"version 0x{info.quic_version or 0:x}, {info.cipher_suite}"),
+            ("ALPN", info.alpn or "none"),
+            ("connection", info.connection_id.hex()),
+        ]
+        if info.certificate is not None:
+            shown += _certificate_lines(info.certificate)
+        parameters = sorted(info.peer_parameters.items())
+        shown += [("transport", f"{name} {value}") for name, value in parameters]
+        shown += [("their SETUP", text) for text in _options_lines(self.peer_setup)]
+        shown += [("our SETUP", text) for text in _options_lines(self.own_setup)]
+        prefix = f"under {found.prefix}" if found.prefix.fields else "of all"
+        if found.refusal is not None:
+            shown.append(("namespaces", f"{prefix}: {found.refusal}"))
+        else:
+            first = "" if found.first_ms is None else f", the first after {found.first_ms:.1f} ms"
+            limit = " (not all)" if len(found.found) >= MAX_NAMESPACES else ""
+            shown.append(("namespaces", f"{prefix}: {len(found.found)}{limit}{first}"))
+            shown += [("", str(namespace)) for namespace in found.found]
+        return [self.url, *_columns(shown)]
+
+
+def _columns(shown: list[tuple[str, str]]) -> list[str]:
+    lines, last = [], None
+    for label, text in shown:
+        lines.append(f"  {'' if label == last else label:<12} {printable(text)}")
+        last = label or last
+    return lines
+
+
+def _certificate_json(certificate: CertificateFacts) -> dict[str, Any]:
+    return {
+        "subject": certificate.subject,
+        "issuer": certificate.issuer,
+        "names": list(certificate.names),
+        "not_before": certificate.not_before.isoformat(),
+        "not_after": certificate.not_after.isoformat(),
+        "sha256": certificate.sha256,
+    }
+
+
+def _certificate_lines(certificate: CertificateFacts) -> list[tuple[str, str]]:
+    issuer = certificate.issuer
+    by = "itself" if issuer == certificate.subject else issuer
+    dates = f"{certificate.not_before:%Y-%m-%d} to {certificate.not_after:%Y-%m-%d}"
+    names = ", ".join(certificate.names) or "no names"
+    return [
+        ("certificate", f"{certificate.subject}, issued by {by}"),
+        ("certificate", f"for {names}"),
+        ("certificate", f"valid {dates}"),
+        ("certificate", f"SHA-256 {certificate.sha256}"),
+    ]
+
+
+def _options_lines(options: dict[str, Any]) -> list[str]:
+    return [f"{name} {value}" for name, value in options.items()] or ["nothing but defaults"]
+
+
+async def probe(
+    url: str,
+    *,
+    prefix: TrackNamespace,
+    timeout_s: float,
+    ca: Path | None = None,
+    insecure: bool = False,
+    qlog_dir: Path | None = None,
+) -> Report:
+    """Connect, read what is announced, and list the namespaces under `prefix` (empty: all).
+
+    `timeout_s`: for connecting, and again for the namespaces.
+    Raises: what `moqt.connect` raises.
+    """
+    config = TransportConfig(handshake_timeout_s=timeout_s, qlog_dir=qlog_dir)
+    start = time.monotonic()
+    async with connect(url, ca=ca, insecure=insecure, transport_config=config) as session:
+        established = time.monotonic()
+        info = session.connection_info
+        ready = info.ready_at or established
+        assert session.peer_options is not None  # both SETUPs are done
+        return Report(
+            url=url,
+            address=session.remote_address,
+            info=info,
+            own_setup=describe(session.own_options),
+            peer_setup=describe(session.peer_options, whole=True),
+            handshake_ms=(ready - start) * 1000,
+            setup_ms=(established - ready) * 1000,
+            namespaces=await _list_namespaces(session, prefix, start, timeout_s),
+        )
+
+
+async def _list_namespaces(
+    session: MoqtSession, prefix: TrackNamespace, start: float, timeout_s: float
+) -> Namespaces:
+    found: dict[TrackNamespace, None] = {}
+    first_ms = None
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            session.subscribe_namespace(prefix, timeout_s=timeout_s) as items,
+        ):
+            while len(found) < MAX_NAMESPACES:
+                async with asyncio.timeout(SETTLE_S):
+                    item = await anext(items)
+                if isinstance(item, NamespaceFound):
+                    if first_ms is None:
+                        first_ms = (time.monotonic() - start) * 1000
+                    found[item.namespace] = None
+                else:
+                    found.pop(item.namespace, None)
+    except (TimeoutError, StopAsyncIteration):
+        pass  # no more came
+    except errors.MoqtError as error:
+        if not found:
+            return Namespaces(prefix, refusal=str(error))
+    return Namespaces(prefix, tuple(found), first_ms)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m moqt.tools.probe",
+        description="Show who answers at a moqt:// address: QUIC, TLS, SETUP and namespaces.",
+        epilog="Exit codes: 0 there was a session, 1 there was none, 2 a wrong command line.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", metavar="URL", help="moqt://HOST:PORT[/PATH]")
+    parser.add_argument(
+        "--namespace-prefix",
+        metavar="TEXT",
+        type=TrackNamespace.parse,
+        default=TrackNamespace(()),
+        help="list namespaces under this one; fields joined by '-', octets as .hh (default: all)",
+    )
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="certificates to trust, PEM")
+    parser.add_argument("--insecure", action="store_true", help="trust whatever certificate")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--qlog", metavar="DIR", type=Path, help="leave a qlog there")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600 seconds")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InsecureConnectionWarning)  # it was asked for
+            report = asyncio.run(
+                probe(
+                    asked.url,
+                    prefix=asked.namespace_prefix,
+                    timeout_s=asked.timeout,
+                    ca=asked.ca,
+                    insecure=asked.insecure,
+                    qlog_dir=asked.qlog,
+                )
+            )
+    except (ValueError, OSError) as error:  # the address, the certificates' file, the directory
+        parser.error(str(error))
+    except errors.MoqtError as error:
+        print(f"error: {error}", file=sys.stderr)
+        print(f"hint: {_hint(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(report.to_json(), indent=2) if asked.json else "\n".join(report.lines()))
+    return 0
+
+
+def _hint(error: errors.MoqtError) -> str:
+    text = str(error)
+    if "certificate" in text:
+        return "--ca FILE names what to trust; --insecure looks without verifying"
+    if "does not speak" in text:
+        return "it answers QUIC, but offers no draft that this package speaks"
+    if isinstance(error, errors.TimedOut | errors.ConnectFailed):
+        return "is it running, is UDP let through, is the port right? --qlog DIR shows every packet"
+    return "--qlog DIR shows what was said up to then"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
