@@ -129,15 +129,20 @@ class TrackPlan:
     ) -> tuple[FetchRequest, ...]:
         """Return what to ask for when a fill was refused, reset, or not asked for.
 
-        `largest` is SUBSCRIBE_OK's: what lies above it comes by the subscription.
+        `largest` is SUBSCRIBE_OK's: what lies above it comes by the subscription. Of its Group no
+        more is asked for, since some relays answer for a whole Group only once it has ended.
         """
         if largest is None:
             return ()
-        return tuple(
-            self._fetch(layer, layer)
-            for layer in incomplete_layers
-            if group_id_of(layer) <= largest.group_id
-        )
+        requests = []
+        for layer in incomplete_layers:
+            group_id = group_id_of(layer)
+            if group_id < largest.group_id:
+                requests.append(self._fetch(layer, layer))
+            elif group_id == largest.group_id:
+                location = LocationFilter.range(location_of(layer, 0), largest)
+                requests.append(FetchRequest(layer, layer, location, self._filters))
+        return tuple(requests)
 
     def fetch_failed(
         self,

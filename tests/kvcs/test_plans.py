@@ -81,9 +81,9 @@ def test_a_track_that_is_not_there_is_not_asked_for_in_other_words(code: Request
 
 def test_a_failed_fill_becomes_one_fetch_a_group_up_to_the_largest() -> None:
     requests = plan().fill_failed(Location(3, 1), [1, 3, 4, 5])
-    assert requests == tuple(
-        FetchRequest(layer, layer, LocationFilter.groups(first=layer, last=layer))
-        for layer in (1, 3)
+    assert requests == (
+        FetchRequest(1, 1, LocationFilter.groups(first=1, last=1)),
+        FetchRequest(3, 3, LocationFilter.range(Location(3, 0), Location(3, 1))),
     )
     assert plan().fill_failed(None, [1]) == ()
 
