@@ -24,7 +24,14 @@ from moqt.types import FullTrackName, Location, Object, ObjectHeader, TrackNames
 if TYPE_CHECKING:
     from moqt.asyncio.client import InsecureConnectionWarning, connect
     from moqt.asyncio.config import CongestionControl, TransportConfig
+    from moqt.asyncio.following import FollowConfig
     from moqt.asyncio.namespaces import NamespacePublication, NamespaceSubscription
+    from moqt.asyncio.roaming import Client
+    from moqt.asyncio.roaming_requests import (
+        RoamingFetch,
+        RoamingNamespaces,
+        RoamingSubscription,
+    )
     from moqt.asyncio.server import Server, serve
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import Fetch, Subscription, TrackPublication, TrackStatus
@@ -49,11 +56,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Allowed",
     "AuthToken",
+    "Client",
     "CongestionControl",
     "Denial",
     "Denied",
     "Fetch",
     "FillParameters",
+    "FollowConfig",
     "FullTrackName",
     "GroupOrder",
     "IdRange",
@@ -75,6 +84,9 @@ __all__ = [
     "RangeStatus",
     "RequestAccess",
     "RequestErrorCode",
+    "RoamingFetch",
+    "RoamingNamespaces",
+    "RoamingSubscription",
     "Server",
     "SessionAccess",
     "SessionConfig",
@@ -96,6 +108,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Client": "moqt.asyncio.roaming",
     "Allowed": "moqt.session.authorization",
     "AuthToken": "moqt.session.authorization",
     "CongestionControl": "moqt.asyncio.config",
@@ -103,6 +116,7 @@ _HOMES = {
     "Denied": "moqt.session.authorization",
     "Fetch": "moqt.asyncio.tracks",
     "FillParameters": "moqt.wire.params",
+    "FollowConfig": "moqt.asyncio.following",
     "IdRange": "moqt.wire.filters",
     "InsecureConnectionWarning": "moqt.asyncio.client",
     "KnownTokens": "moqt.session.authorization",
@@ -115,6 +129,9 @@ _HOMES = {
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
     "RequestAccess": "moqt.session.authorization",
+    "RoamingFetch": "moqt.asyncio.roaming_requests",
+    "RoamingNamespaces": "moqt.asyncio.roaming_requests",
+    "RoamingSubscription": "moqt.asyncio.roaming_requests",
     "Server": "moqt.asyncio.server",
     "SessionAccess": "moqt.session.authorization",
     "SessionConfig": "moqt.session.config",
