@@ -522,6 +522,7 @@ class _Finder:
                 break
             await self.watching.wait_until(deadline if settles is None else settles)
             session.raise_if_closed()
+        problem = problem or self.watching.denial
         if problem is not None:
             raise problem
         raise PublicationNotFound(

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from moqt.errors import MoqtError
+from moqt.codes import RequestErrorCode
+from moqt.errors import MoqtError, RequestRejected
 from moqt.session.events import NamespaceFound
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["Watches", "Watching"]
 
 _log = logging.getLogger(__name__)
+
+_DENIALS = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.MALFORMED_AUTH_TOKEN,
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+"""Refusals of whoever asks, rather than of what is asked for."""
 
 
 class _Watch:
@@ -52,6 +62,9 @@ class _Watch:
                             watching.gone(candidate, item.namespace)
         except MoqtError as error:
             _log.info("namespace subscription %s: %s", self.prefix, error)
+            if isinstance(error, RequestRejected) and error.code in _DENIALS:
+                for watching in self.watchers:
+                    watching.denial = error
         finally:
             self.is_over = True
             for watching, candidate in self.watchers.items():
@@ -115,6 +128,8 @@ class Watching:
         self._candidates: dict[int, Candidate] = {}
         self._unanswered: set[int] = set()
         self._news = asyncio.Event()
+        self.denial: RequestRejected | None = None
+        """That the peer lets us see no publications; None: it has not said so."""
 
     @property
     def is_asking(self) -> bool:

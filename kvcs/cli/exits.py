@@ -11,7 +11,7 @@ import typer
 
 from kvcs import errors
 from moqt.codes import RequestErrorCode
-from moqt.errors import ConnectFailed, MoqtError, NotSupported, RequestRejected
+from moqt.errors import ConnectFailed, MoqtError, NotSupported, RequestRejected, SessionClosed
 
 __all__ = ["CommandError", "ExitCode", "Failure", "explain"]
 
@@ -92,6 +92,10 @@ def _of_kvcs(error: errors.KvcsError) -> Failure:
     return Failure(ExitCode.UNVERIFIED, problem)
 
 
+_DENIALS = frozenset({"UNAUTHORIZED", "MALFORMED_AUTH_TOKEN", "EXPIRED_AUTH_TOKEN"})
+"""Codes of requests and of sessions alike."""
+
+
 def _of_moqt(error: MoqtError) -> Failure:
     if isinstance(error, NotSupported):
         return Failure(ExitCode.USAGE, str(error))
@@ -103,6 +107,10 @@ def _of_moqt(error: MoqtError) -> Failure:
         )
     if isinstance(error, RequestRejected) and error.code is RequestErrorCode.DOES_NOT_EXIST:
         return Failure(ExitCode.NOT_FOUND, str(error))
+    if isinstance(error, RequestRejected | SessionClosed) and error.code.name in _DENIALS:
+        return Failure(
+            ExitCode.CONNECTION, str(error), "--token-file FILE gives the token that is asked for"
+        )
     return Failure(ExitCode.CONNECTION, str(error))
 
 

@@ -1,0 +1,158 @@
+"""Who may retrieve what: ("kvcs-1", Scope ID) is the unit of authorization (KVCS 3.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvcs.blocking import Consumer as BlockingConsumer
+from kvcs.consumer import Consumer
+from kvcs.names import NamespaceForm, scope_prefix
+from kvcs.publisher import Producer
+from moqt.asyncio.server import serve
+from moqt.codes import RequestErrorCode
+from moqt.errors import RequestRejected
+from moqt.session.authorization import (
+    Allowed,
+    AuthToken,
+    Denied,
+    KnownTokens,
+    RequestAccess,
+    SessionAccess,
+)
+from moqt.types import FullTrackName
+from tests.kvcs.stage import CONSUMING, PRODUCING, QUICK, Stage, take
+from tests.kvcs.support import SCOPE, describe, prompt
+
+if TYPE_CHECKING:
+    from moqt.tls import CertificatePair
+
+pytestmark = [pytest.mark.usefixtures("no_leaks")]
+
+TOKEN = AuthToken(0, b"for this scope", is_reusable=True)
+
+
+class ScopePolicy:
+    """Lets who shows TOKEN have everything of SCOPE, and nothing else."""
+
+    prefix = scope_prefix(SCOPE.scope_id, NamespaceForm.BINARY)
+
+    def __init__(self) -> None:
+        self.asked: list[RequestAccess] = []
+
+    def judge_session(self, access: SessionAccess) -> Allowed | Denied:
+        return Allowed()
+
+    def judge_request(self, access: RequestAccess) -> Allowed | Denied:
+        self.asked.append(access)
+        target = access.target
+        namespace = target.namespace if isinstance(target, FullTrackName) else target
+        if TOKEN in access.tokens and namespace.starts_with(self.prefix):
+            return Allowed()
+        return Denied()
+
+
+async def test_a_scope_is_served_to_who_shows_its_token(certificate: CertificatePair) -> None:
+    policy = ScopePolicy()
+    descriptor = describe(layers=2)
+    async with Producer.serve(
+        "127.0.0.1",
+        0,
+        scope=SCOPE,
+        certificate=certificate.certificate,
+        private_key=certificate.private_key,
+        config=PRODUCING,
+        transport_config=QUICK,
+        token_policy=policy,
+    ) as producer:
+        stage = Stage(producer, certificate, descriptor)
+        await stage.publish_all(2)
+        async with Consumer.connect(
+            stage.url,
+            scope=SCOPE,
+            ca=certificate.certificate,
+            config=CONSUMING,
+            transport_config=QUICK,
+            auth_tokens=[TOKEN],
+        ) as consumer:
+            retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 2))
+            assert await take(retrieval, descriptor) == [0, 1]
+        assert all(access.session_tokens == (TOKEN,) for access in policy.asked)
+        for wrong in ((), (AuthToken(0, b"for another scope"),)):
+            async with Consumer.connect(
+                stage.url,
+                scope=SCOPE,
+                ca=certificate.certificate,
+                config=CONSUMING,
+                transport_config=QUICK,
+                auth_tokens=wrong,
+            ) as consumer:
+                with pytest.raises(RequestRejected) as refused:
+                    await consumer.retrieve(descriptor, prompt(descriptor, 2))
+                assert refused.value.code is RequestErrorCode.UNAUTHORIZED
+
+
+async def test_tokens_go_to_no_other_endpoint(certificate: CertificatePair) -> None:
+    """A source that recovery asks, or a redirect, gets none of them."""
+    seen: list[SessionAccess] = []
+
+    class Seeing(KnownTokens):
+        def judge_session(self, access: SessionAccess) -> Allowed | Denied:
+            seen.append(access)
+            return Allowed()
+
+    async with (
+        serve(
+            "127.0.0.1",
+            0,
+            certificate=certificate.certificate,
+            private_key=certificate.private_key,
+            transport_config=QUICK,
+            token_policy=Seeing([]),
+        ) as server,
+        Consumer.connect(
+            f"moqt://127.0.0.1:{server.port}/",
+            scope=SCOPE,
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            auth_tokens=[TOKEN],
+        ) as consumer,
+    ):
+        assert seen[0].tokens == (TOKEN,)
+        await consumer._session(f"moqt://localhost:{server.port}/")
+        assert seen[1].tokens == ()
+        await consumer._session(f"moqt://127.0.0.1:{server.port}/other")
+        assert seen[2].tokens == (TOKEN,)
+
+
+async def test_a_relay_is_shown_the_producers_token(certificate: CertificatePair) -> None:
+    async with (
+        serve(
+            "127.0.0.1",
+            0,
+            certificate=certificate.certificate,
+            private_key=certificate.private_key,
+            transport_config=QUICK,
+            takes_offers=True,
+            token_policy=KnownTokens([TOKEN], is_for_session=True),
+        ) as relay,
+        Producer.connect(
+            f"moqt://127.0.0.1:{relay.port}/",
+            scope=SCOPE,
+            ca=certificate.certificate,
+            config=PRODUCING,
+            transport_config=QUICK,
+            auth_tokens=[TOKEN],
+        ),
+    ):
+        (session,) = relay.sessions
+        assert session.peer_options is not None
+        (shown,) = session.peer_options.authorization_tokens
+        assert shown.value == TOKEN.value
+
+
+def test_blocking_consumers_take_tokens_too() -> None:
+    """The call reaches the connection: the address is what is wrong."""
+    with pytest.raises(ValueError, match="not an address"):
+        BlockingConsumer.connect("nowhere", scope=SCOPE, auth_tokens=[TOKEN])
