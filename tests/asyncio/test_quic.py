@@ -70,6 +70,7 @@ async def test_a_loop_that_watches_no_sockets_will_do(certificate: CertificatePa
 
 
 async def test_a_peer_may_send_no_more_than_was_credited(certificate: CertificatePair) -> None:
+    """3.1.3.1#2."""
     window = replace(QUICK, connection_window_octets=300_000, stream_window_octets=200_000)
     async with quic_pair(certificate, server=window, server_credits=False) as (near, far):
         streams = [open_uni(near) for _ in range(3)]
@@ -246,6 +247,7 @@ async def test_garbage_opens_no_connection(certificate: CertificatePair) -> None
 
 
 async def test_connections_beyond_the_limit_are_not_answered(certificate: CertificatePair) -> None:
+    """15.5#1."""
     one = replace(QUICK, max_connections=1)
     async with listening(certificate, one) as (listener, accepting):
         port = listener.address[1]

@@ -252,3 +252,18 @@ def test_relative_starts_and_ranges_in_the_past_of_a_subscription() -> None:
     publish(track, [7], 1)
     side.flush()
     assert places(side.objects(side.subgroups(ok.track_alias))) == [(7, 0)]
+
+
+def test_the_prior_subgroup_after_a_datagram_object_is_read_as_0() -> None:
+    """AMB#14: whatever the one before the datagram was."""
+    peer = ScriptedPeer()
+    request_id = peer.session.fetch(ASKED, now=0.0)
+    peer.send(0, FetchOk(False, Location(0, 9)))
+    octets = bytes([0x05, request_id])
+    octets += bytes.fromhex("1f000900800178")  # {0,0} in Subgroup 9, priority 128, "x"
+    octets += bytes.fromhex("400178")  # {0,1} in a datagram
+    octets += bytes.fromhex("010178")  # {0,2} in the Subgroup before it
+    peer.send_octets(peer.open_uni(), octets, fin=True)
+    headers = [event.object.header for event in peer.take(ObjectReceived)]
+    assert [header.object_id for header in headers] == [0, 1, 2]
+    assert [header.subgroup_id for header in headers] == [9, None, 0]

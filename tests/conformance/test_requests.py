@@ -16,12 +16,14 @@ from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterK
 from moqt.wire.messages import (
     FetchOk,
     Goaway,
+    Publish,
     PublishDone,
     RequestError,
     RequestOk,
     RequestUpdate,
     Subscribe,
     SubscribeOk,
+    TrackStatus,
 )
 from moqt.wire.object_reader import EndOfRangeRead
 from moqt.wire.params import Parameters
@@ -243,3 +245,92 @@ def test_control_octets_are_credited_while_objects_lie_unread() -> None:
     assert peer.transport.owed == withheld
     for stream in (0, 4, peer.control):
         assert peer.transport.credited[stream] == peer.transport.received[stream]
+
+
+def test_the_largest_object_is_said_wherever_it_may_be() -> None:
+    """9.20.17#1: in SUBSCRIBE_OK, REQUEST_UPDATE_OK, TRACK_STATUS_OK and PUBLISH."""
+    directory = TrackDirectory()
+    track = TrackSource(NAME)
+    directory.add(track)
+    for expected in (None, Location(3, 1)):
+        if expected is not None:
+            publish(track, [3], 2)
+        peer = ScriptedPeer(Role.SERVER, directory=directory)
+        subscription, status = peer.open_bidi(), peer.open_bidi()
+        peer.send(subscription, Subscribe(0, NAME), RequestUpdate(2, Parameters(forward=False)))
+        peer.send(status, TrackStatus(4, NAME))
+        peer.session.publish(track, forward=False, now=0.0)
+        said = [*peer.messages(subscription), *peer.messages(status), *peer.messages(1)]
+        assert [type(message) for message in said] == [SubscribeOk, RequestOk, RequestOk, Publish]
+        for message in said:
+            assert isinstance(message, SubscribeOk | RequestOk | Publish)
+            assert message.parameters.largest == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "passes"),
+    [
+        ([(0, "object", [(1, 1), (3, 4)])], {(0, 1), (0, 3), (0, 4), (1, 1), (1, 3), (1, 4)}),
+        ([(0, "object", [(0, 2)]), (0, "priority", [(7, 7)])], {(1, 0), (1, 1), (1, 2)}),
+        (
+            [(0, "object", [(0, 0)]), (1, "object", [(4, None)]), (1, "priority", [(7, 7)])],
+            {(0, 0), (1, 0), (1, 4), (1, 5)},
+        ),
+        ([(0, "subgroup", [(1, 9)])], set()),
+    ],
+)
+def test_ranges_are_alternatives_sets_are_alternatives_and_a_set_must_pass_whole(
+    filters: list[tuple[int, str, list[tuple[int, int | None]]]], passes: set[tuple[int, int]]
+) -> None:
+    """3.3.2#3, 3.3.2#2: by subscription and by FETCH; one Range too many is refused."""
+    kinds = {
+        "object": RangeFilterKind.OBJECT_ID,
+        "priority": RangeFilterKind.PRIORITY,
+        "subgroup": RangeFilterKind.SUBGROUP,
+    }
+    wanted = tuple(
+        RangeFilter(kinds[kind], tuple(IdRange(*one) for one in ranges), set_id=set_id)
+        for set_id, kind, ranges in filters
+    )
+    count = sum(len(ranges) for _, _, ranges in filters)
+    side = Sending(SessionConfig(max_filter_ranges=count))
+    track = side.track()
+    request = side.subscribe(Parameters(range_filters=wanted))
+    for group_id, priority in ((0, 3), (1, 7)):
+        writer = track.open_group(group_id, publisher_priority=priority)
+        for object_id in range(6):
+            writer.write(object_id, b"x")
+        writer.close()
+    side.fetch(Parameters(range_filters=wanted))
+    side.flush()
+    live = side.objects(side.subgroups(side.alias(request)))
+    assert sorted(places(live)) == sorted(passes)
+    assert sorted(places(side.objects(side.fetches()))) == sorted(passes)
+    one_more = RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, 1),), set_id=99)
+    for ask in ASKS:
+        (error,) = side.replies(ask(side, Parameters(range_filters=(*wanted, one_more))))
+        assert isinstance(error, RequestError)
+        assert error.code is RequestErrorCode.INVALID_FILTER
+
+
+def test_subscriptions_of_one_peer_are_limited() -> None:
+    """15.1#1: the one too many is refused, the others go on, and an ended one makes room."""
+    directory = TrackDirectory()
+    track = TrackSource(NAME)
+    directory.add(track)
+    peer = ScriptedPeer(Role.SERVER, directory=directory, config=SessionConfig(max_requests=3))
+    streams = [peer.open_bidi() for _ in range(4)]
+    for number, stream in enumerate(streams):
+        peer.send(stream, Subscribe(2 * number, NAME))
+    answers = [one(peer.messages(stream)) for stream in streams]
+    assert [type(answer) for answer in answers] == [SubscribeOk] * 3 + [RequestError]
+    assert isinstance(answers[3], RequestError)
+    assert answers[3].code is RequestErrorCode.EXCESSIVE_LOAD
+    publish(track, [0], 1)
+    peer.after()
+    assert peer.session.stats.objects_sent == 3 * 2  # End of Group among them
+    peer.cancel(streams[0])
+    peer.send_octets(streams[3], b"", fin=True)
+    stream = peer.open_bidi()
+    peer.send(stream, Subscribe(8, NAME))
+    assert isinstance(one(peer.messages(stream)), SubscribeOk)

@@ -213,7 +213,7 @@ def test_reset_with_withheld_credit() -> None:
 
 
 def test_resets_do_not_buy_a_peer_more_memory() -> None:
-    """A reset settles the connection's credit while its Objects still lie unread."""
+    """15.5#1: A reset settles the connection's credit while its Objects still lie unread."""
     peer = ScriptedPeer(config=SessionConfig(max_buffered_octets=10, max_unread_octets=200))
     request_id = established(peer)
     for group in range(20):

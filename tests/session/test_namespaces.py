@@ -100,6 +100,7 @@ def test_done_without_namespace() -> None:
 
 
 def test_suffix_that_is_too_long_for_its_prefix() -> None:
+    """8.7#2."""
     peer, _ = watching()
     peer.send(0, Namespace(TrackNamespace(tuple(b"x" for _ in range(32)))))
     violation(peer)

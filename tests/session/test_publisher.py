@@ -84,7 +84,7 @@ def test_payloads_are_handed_over_by_reference() -> None:
 
 
 def test_join_in_the_middle_of_a_group_clears_first_object() -> None:
-    """9.9#1, 2.2#2, 3.4#3: fill up to Largest, subscription right behind it."""
+    """3.1.1#1, 9.20.17#1, 9.9#1, 2.2#2, 3.4#3: fill up to Largest, subscription right behind it."""
     side = Sending()
     track = side.track()
     writer = track.open_group(0)

@@ -281,6 +281,7 @@ def test_messages_wait_for_flow_control_and_keep_their_order() -> None:
 
 
 def test_a_backlog_beyond_its_limit_cancels_the_request() -> None:
+    """15.5#1, 15.5#2."""
     directory = TrackDirectory()
     for number in range(50):
         directory.announce(TrackNamespace.of("kv", f"publication-{number}"))

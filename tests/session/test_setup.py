@@ -228,7 +228,7 @@ def test_answer_before_setup_waits_for_it() -> None:
 
 
 def test_what_waits_for_setup_is_bounded() -> None:
-    """15.5#2."""
+    """6.3#3, 15.5#1, 15.5#2."""
     config = SessionConfig(max_stray_octets=100, max_stray_streams=2)
     peer = ScriptedPeer(Role.SERVER, setup=False, config=config)
     peer.session.start(0.0)
@@ -282,6 +282,7 @@ def test_lost_connection_is_not_closed_again() -> None:
 
 
 def test_unread_events_are_bounded() -> None:
+    """15.5#1."""
     config = SessionConfig(max_events=50, max_requests=1000)
     peer = ScriptedPeer(Role.SERVER, config=config)
     session = peer.session

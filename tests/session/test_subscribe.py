@@ -320,6 +320,7 @@ def test_streams_that_do_not_come_are_missing() -> None:
 
 
 def test_an_unknown_count_ends_by_time() -> None:
+    """9.9#4."""
     peer = ScriptedPeer(config=SessionConfig(done_timeout_s=4.0))
     established(peer)
     peer.send(0, done(None))
@@ -330,6 +331,7 @@ def test_an_unknown_count_ends_by_time() -> None:
 
 
 def test_the_wait_is_as_long_as_a_delivery_timeout() -> None:
+    """9.9#2."""
     peer = ScriptedPeer(config=SessionConfig(done_timeout_s=4.0))
     established(peer, properties=TrackProperties.of(object_delivery_timeout_ms=9000))
     peer.send(0, done(1))

@@ -253,6 +253,7 @@ def test_properties_on_a_status_close() -> None:
 
 
 def test_a_subgroup_writer_refuses_what_a_reader_would() -> None:
+    """11.1.1#1."""
     end = ObjectStatus.END_OF_GROUP
     writer = SubgroupWriter(HEAD)
     writer.encode(header(4, 1))
