@@ -19,10 +19,12 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 HF_ARGS ?=
 INTEROP_ARGS ?=
+FUZZ_SECONDS ?= 10
+FUZZ_ARGS ?=
 PYTHON312 ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check cov trace bench interop hf clean
+.PHONY: help setup demo test check cov trace fuzz bench interop hf clean
 
 help:
 	@echo "make demo      a real model's KV cache from one process to two others, layer by layer"
@@ -30,6 +32,7 @@ help:
 	@echo "make check     format, lint, types"
 	@echo "make cov       tests with branch coverage"
 	@echo "make trace     each requirement of the drafts with the tests that show it; fails on a gap"
+	@echo "make fuzz      coverage-guided fuzzing of every parser    FUZZ_SECONDS=60 FUZZ_ARGS='session uri'"
 	@echo "make bench     throughput and memory over loopback"
 	@echo "make interop   against other implementations    INTEROP_ARGS='--peer aiomoqt --case fetch -v'"
 	@echo "make hf        the split with Hugging Face transformers (own environment, 1.5 GB)"
@@ -89,6 +92,9 @@ cov: $(STAMP)
 
 trace: $(STAMP)
 	@$(PY) -m tests.trace --markdown docs/requirements.md
+
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 bench: $(STAMP)
 	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
