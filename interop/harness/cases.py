@@ -1,4 +1,4 @@
-"""What a case is, and the three ways it can end."""
+"""What a case is, and the ways it can end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ if TYPE_CHECKING:
 
     from interop.harness.stage import Stage
 
-__all__ = ["Case", "CaseFailed", "Direction", "Outcome", "PeerLimit", "Registry", "Result", "check"]
+__all__ = [
+    "Case",
+    "CaseFailed",
+    "Direction",
+    "NotApplicable",
+    "Outcome",
+    "PeerLimit",
+    "Registry",
+    "Result",
+    "check",
+]
 
 CASE_TIMEOUT_S = 40.0
 """The longest that a case may take unless it says otherwise; then its processes are killed."""
@@ -22,6 +32,7 @@ class Result(Enum):
 
     PASS = "pass"
     LIMIT = "limit"
+    NOT_APPLICABLE = "n/a"
     FAIL = "fail"
 
 
@@ -36,6 +47,10 @@ class Direction(Enum):
 
 class CaseFailed(AssertionError):
     """The case did not go as it must: it says what was expected and what came."""
+
+
+class NotApplicable(Exception):
+    """A test of the peer's asks for what ours is not; it says how that shows."""
 
 
 class PeerLimit(Exception):
@@ -81,6 +96,15 @@ class Registry:
 
     def __init__(self) -> None:
         self._cases: dict[str, Case] = {}
+
+    @classmethod
+    def joined(cls, *registries: Registry) -> Registry:
+        """Return all cases of several, in order."""
+        result = cls()
+        for registry in registries:
+            for case in registry.cases:
+                result.add(case)
+        return result
 
     @property
     def cases(self) -> tuple[Case, ...]:

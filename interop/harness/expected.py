@@ -43,10 +43,11 @@ def _read(where: str, entry: Mapping[str, str]) -> Expected:
     if entry == {"result": "pass"}:
         return Expected(Outcome(Result.PASS))
     members = entry.keys() - {"evidence"}
-    if members != {"result", "observed", "reason"} or entry["result"] != "limit":
+    results = (Result.LIMIT.value, Result.NOT_APPLICABLE.value)
+    if members != {"result", "observed", "reason"} or entry["result"] not in results:
         raise ValueError(
-            f'{where}: expected result = "pass", or result = "limit" with observed, reason and, '
-            f"where the peer sent any, evidence"
+            f'{where}: expected result = "pass", or result = "limit" or "n/a" with observed, '
+            "reason and, where the peer sent any, evidence"
         )
-    outcome = Outcome(Result.LIMIT, entry["observed"], entry.get("evidence", ""))
+    outcome = Outcome(Result(entry["result"]), entry["observed"], entry.get("evidence", ""))
     return Expected(outcome, entry["reason"])

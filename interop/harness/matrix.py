@@ -69,14 +69,14 @@ def _markdown(reports: Sequence[PeerReport]) -> list[str]:
         "Written by `make interop`; [README.md](README.md) says what the cases are.",
         f"Ours: kvcs {version('kvcs')}, ALPN `{ALPN}`, native QUIC.",
         "",
-        "| peer | cases | pass | limits of the peer |",
-        "|---|---|---|---|",
+        "| peer | cases | pass | limits of the peer | not applicable |",
+        "|---|---|---|---|---|",
     ]
     for report in reports:
         results = [outcome.result for _, outcome, _ in report.results]
         lines.append(
             f"| {_versions(report)} | {len(results)} | {results.count(Result.PASS)} "
-            f"| {results.count(Result.LIMIT)} |"
+            f"| {results.count(Result.LIMIT)} | {results.count(Result.NOT_APPLICABLE)} |"
         )
     for report in reports:
         lines += ["", f"## {_versions(report)}"]
@@ -96,7 +96,8 @@ def _markdown(reports: Sequence[PeerReport]) -> list[str]:
                 f"| {case.name} | {_cell(case.title)} | {case.source} | {outcome.result.value} |"
                 for case, outcome, _ in rows
             ]
-        lines += _limits(report)
+        lines += _findings(report, Result.LIMIT, "Limits")
+        lines += _findings(report, Result.NOT_APPLICABLE, "Not applicable")
     return lines
 
 
@@ -104,12 +105,10 @@ def _versions(report: PeerReport) -> str:
     return ", ".join(f"{name} {number}" for name, number in report.versions.items())
 
 
-def _limits(report: PeerReport) -> list[str]:
-    limits = [row for row in report.results if row[1].result is Result.LIMIT]
-    if not limits:
-        return []
-    lines = ["", "### Limits"]
-    for case, outcome, reason in limits:
+def _findings(report: PeerReport, result: Result, title: str) -> list[str]:
+    found = [row for row in report.results if row[1].result is result]
+    lines = ["", f"### {title}"] if found else []
+    for case, outcome, reason in found:
         lines += ["", f"**{case.name}**: {reason}", "", f"- seen: {outcome.observed}"]
         if outcome.evidence:
             lines.append(f"- octets: `{outcome.evidence}`")

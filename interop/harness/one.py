@@ -14,7 +14,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-from interop.harness.cases import Case, Outcome, PeerLimit, Registry, Result
+from interop.harness.cases import Case, NotApplicable, Outcome, PeerLimit, Registry, Result
 from interop.harness.stage import Stage
 
 __all__ = ["registry"]
@@ -34,6 +34,8 @@ async def _run(peer: str, case: Case, python: Path, folder: Path) -> Outcome:
     except PeerLimit as limit:
         evidence = "" if limit.evidence is None else limit.evidence.hex()
         return Outcome(Result.LIMIT, limit.observed, evidence)
+    except NotApplicable as finding:
+        return Outcome(Result.NOT_APPLICABLE, str(finding))
     except TimeoutError:
         traceback.print_exc()
         return Outcome(Result.FAIL, f"not done after {case.timeout_s:g} s")

@@ -20,11 +20,11 @@ __all__ = [
     "TEXT",
     "TRACK",
     "Collection",
+    "TestTrack",
     "collect",
     "dial",
     "hex_fields",
     "named",
-    "publish_range",
     "serving",
     "url_of",
     "whole_track",
@@ -54,27 +54,37 @@ def url_of(port: int) -> str:
     return f"moqt://127.0.0.1:{port}/"
 
 
-def publish_range(track: moqt.TrackSource, start: int, stop: int, *, size: int = SIZE) -> None:
-    """Publish the Objects number `start` to `stop` of the test track; whole Groups at the end."""
-    writer: moqt.SubgroupWriter | None = None
-    for number in range(start, stop):
-        group_id, object_id = divmod(number, OBJECTS)
-        if writer is None or object_id == 0:
-            writer = track.open_group(group_id, ends_group=True)
-        writer.write(object_id, payload(group_id, object_id, size))
-        if object_id == OBJECTS - 1:
-            writer.close()
-            writer = None
+class TestTrack(moqt.TrackSource):
+    """The test track, published as far as a case wants it."""
+
+    def __init__(self, namespace: moqt.TrackNamespace, *, size: int = SIZE) -> None:
+        super().__init__(named(namespace))
+        self._size = size
+        self._published = 0
+        self._writer: moqt.SubgroupWriter | None = None
+
+    def publish(self, objects: int) -> None:
+        """Publish until so many Objects are there."""
+        for number in range(self._published, objects):
+            group_id, object_id = divmod(number, OBJECTS)
+            if self._writer is None:
+                self._writer = self.open_group(group_id, ends_group=True)
+            self._writer.write(object_id, payload(group_id, object_id, self._size))
+            if object_id == OBJECTS - 1:
+                self._writer.close()
+                self._writer = None
+        self._published = objects
+
+    def publish_all(self) -> None:
+        """Publish the rest, and the end."""
+        self.publish(GROUPS * OBJECTS)
+        self.end()
 
 
-def whole_track(
-    namespace: moqt.TrackNamespace, *, size: int = SIZE, is_ended: bool = True
-) -> moqt.TrackSource:
+def whole_track(namespace: moqt.TrackNamespace) -> TestTrack:
     """Return the test track with all its Objects."""
-    track = moqt.TrackSource(named(namespace))
-    publish_range(track, 0, GROUPS * OBJECTS, size=size)
-    if is_ended:
-        track.end()
+    track = TestTrack(namespace)
+    track.publish_all()
     return track
 
 

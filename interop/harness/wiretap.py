@@ -56,6 +56,10 @@ class Wiretap:
             stream.extend(bytes(offset + len(data) - len(stream)))
         stream[offset : offset + len(data)] = data
 
+    def setup(self) -> bytes:
+        """Return what came on the first unidirectional stream: the control stream."""
+        return next(bytes(o) for (_, stream_id), o in self._streams.items() if stream_id & 0x2)
+
     def replies(self) -> Iterator[bytes]:
         """Yield what came on request streams, one after the other."""
         for (_, stream_id), octets in self._streams.items():

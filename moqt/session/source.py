@@ -123,6 +123,11 @@ class TrackSource:
         return self.end_location is None and self.abort_code is None
 
     @property
+    def subscriptions(self) -> int:
+        """Subscriptions that follow it now, over all sessions; fetches are not counted."""
+        return len(self._listeners)
+
+    @property
     def retained_octets(self) -> int:
         """Payload octets held for late joiners."""
         return self._history.octets

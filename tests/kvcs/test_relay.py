@@ -110,6 +110,7 @@ async def test_publications_are_offered_served_and_withdrawn(certificate: Certif
         manifest = await read_manifest(session, publication.namespace)
         assert manifest.segments[0].complete
         assert producer.stats.sessions == 1
+        assert [session.is_closed for session in producer.sessions] == [False]
         # The next completed one takes its place.
         other = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 1))
         await produce(other)

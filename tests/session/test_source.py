@@ -167,7 +167,9 @@ def test_end_of_track_is_a_status_object_in_a_group_of_its_own() -> None:
             return 1
 
     listener = Listener()
+    assert track.subscriptions == 0
     track.add_listener(listener)
+    assert track.subscriptions == 1
     track.end(Location(2, 0))
     (subgroup,) = seen
     assert (subgroup.group_id, subgroup.subgroup_id, subgroup.is_closed) == (2, 0, True)

@@ -10,7 +10,6 @@ from aiomoqt.utils.url import parse_relay_url
 
 CERTIFICATE, PRIVATE_KEY = os.environ["CERTIFICATE"], os.environ["PRIVATE_KEY"]
 TRACK = b"layers"
-MAX_FILTER_RANGES = 16
 
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 

@@ -1,8 +1,9 @@
-"""aiomoqt as a publisher.  publisher.py serve PORT NAMESPACE [HELD]
+"""aiomoqt as a publisher.  publisher.py serve PORT NAMESPACE [HELD [SIZE]]
                             publisher.py (namespace | track) URL NAMESPACE
 
-It publishes the test track. With HELD it publishes so many Objects, says HELD, and goes on when it
-gets a line. `serve`: a server; else a client that offers the namespace, or the track.
+It publishes the test track. With HELD it publishes so many Objects, says HELD, and goes on when
+told "go on". `serve`: a server, which takes commands, a line each; else a client that offers the
+namespace, or the track.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ import sys
 
 from aiomoqt.server import MOQTServer
 from aiomoqt.track import PublishedTrack
-from common import CERTIFICATE, MAX_FILTER_RANGES, PRIVATE_KEY, TRACK, client, fields
-from track_content import GROUPS, OBJECTS, payload
+from common import CERTIFICATE, PRIVATE_KEY, TRACK, client, fields
+from track_content import GROUPS, OBJECTS, SIZE, payload
 
 HISTORY_OCTETS = 32 << 20
 
@@ -19,7 +20,8 @@ HISTORY_OCTETS = 32 << 20
 class TestTrack(PublishedTrack):
     """The test track; its history answers FETCH and fills."""
 
-    held = None
+    held = -1
+    size = SIZE
 
     async def produce(self, out):
         """Publish everything."""
@@ -27,19 +29,20 @@ class TestTrack(PublishedTrack):
             group_id, object_id = divmod(number, OBJECTS)
             if number == self.held:
                 print("HELD", flush=True)
-                await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+                await self.go_on.wait()
             await out.write(
                 group_id,
                 object_id,
-                payload(group_id, object_id),
+                payload(group_id, object_id, self.size),
                 extensions={},
                 group_start=object_id == 0,
             )
         print("PRODUCED", flush=True)
-        await asyncio.Event().wait()
+        if self.held < 0:
+            await asyncio.Event().wait()  # the track goes on, so that its history can be fetched
 
 
-async def serve(port, namespace, held=None):
+async def serve(port, namespace, held=-1, size=SIZE):
     """Serve it to all who connect."""
     shared = []
 
@@ -48,7 +51,8 @@ async def serve(port, namespace, held=None):
             session = super()._adopt(session)
             if not shared:
                 track = TestTrack(session, namespace, TRACK, fetch_history_bytes=HISTORY_OCTETS)
-                track.held = None if held is None else int(held)
+                track.held, track.size = int(held), int(size)
+                track.go_on = asyncio.Event()
                 shared.append(track)
             else:
                 shared[0].add_session(session)
@@ -62,7 +66,6 @@ async def serve(port, namespace, held=None):
         PRIVATE_KEY,
         use_quic=True,
         supported_drafts=22,
-        max_filter_ranges=MAX_FILTER_RANGES,
     )
     await server.serve()
     print("READY", flush=True)
@@ -72,6 +75,8 @@ async def serve(port, namespace, held=None):
                 session.publish_namespace(namespace)
             elif command == "publish":
                 await shared[0].publish(session=session)
+            elif command == "go on":
+                shared[0].go_on.set()
             elif command == "goaway":
                 session.goaway("", timeout=5000)
 

@@ -8,7 +8,7 @@ import contextlib
 import sys
 
 from aiomoqt.messages.params import D20ParamType, LocationFilter, RangeFilter
-from aiomoqt.types import MOQTRequestError
+from aiomoqt.types import MOQTMessageType, MOQTRequestError, ParamType
 from common import TRACK, client, fields, tell
 from track_content import SIZE, Collected
 
@@ -161,7 +161,8 @@ async def offered(session, namespace, objects):
 async def status(session, namespace):
     """TRACK_STATUS."""
     reply = await session.track_status(namespace, TRACK, wait_response=True)
-    return [reply.largest_group_id, reply.largest_object_id]
+    largest = reply.parameters[ParamType.LARGEST_OBJECT]
+    return [largest.group, largest.object] if hasattr(largest, "group") else list(largest)
 
 
 async def goaway(session, namespace):
@@ -173,10 +174,15 @@ async def goaway(session, namespace):
 async def main(url, namespace, verb, *arguments):
     """Connect and do it; a refusal is a result too."""
     endpoint = client(url)
-    goaways = asyncio.Queue()
+    endpoint.goaways = asyncio.Queue()
+
+    async def note(_, message):
+        endpoint.goaways.put_nowait(message)
+
+    endpoint.register_handler(MOQTMessageType.GOAWAY, note)
     async with endpoint.connect() as session:
+        session.goaways = endpoint.goaways
         await session.client_session_init()
-        session.goaways = goaways
         print("CONNECTED", flush=True)
         try:
             tell(await globals()[verb](session, fields(namespace), *arguments))

@@ -1,0 +1,160 @@
+"""Caches through aiomoqt's relay: producer, relay, consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import kvcs
+import moqt
+from interop.content.track_content import GROUPS, whole
+from interop.harness.caches import Cache, Production, consuming, producing, take
+from interop.harness.cases import Direction, Registry, check
+from interop.harness.ours import BINARY, TestTrack, collect, dial, named
+
+if TYPE_CHECKING:
+    from interop.harness.stage import Stage
+
+CASES = Registry()
+FORM = kvcs.NamespaceForm.BINARY
+DEEP = Cache(layers=30)
+"""More layers than the relay keeps (8 Groups a track)."""
+
+SHALLOW = Cache(layers=6)
+"""Few enough that the relay keeps them all."""
+
+MANIFEST_OCTETS = 65536
+"""More than all manifests that the relay asks for, and less than one layer."""
+
+
+async def relay(stage: Stage) -> int:
+    """Start the relay and return its port."""
+    port = stage.port()
+    process = await stage.module(
+        "aiomoqt.tools.moq_interop_relay",
+        *("--bind", "127.0.0.1", "--port", port, "--quic", "--draft", 22),
+        *("--cert", stage.certificate, "--key", stage.private_key),
+    )
+    await process.line("Listening on")
+    return port
+
+
+@CASES.case("cache-live", Direction.THROUGH_PEER, "KVCS 5.2")
+async def cache_live(stage: Stage) -> None:
+    """A cache of 30 layers, waited for before its first layer."""
+    port = await relay(stage)
+    async with (
+        producing(stage, DEEP, port, form=FORM) as production,
+        consuming(stage, port, form=FORM) as consumer,
+        await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
+    ):
+        await production.put(range(DEEP.layers))
+        await production.complete()
+        await take(DEEP, retrieval)
+
+
+@CASES.case("cache-middle", Direction.THROUGH_PEER, "KVCS 5.2")
+async def cache_middle(stage: Stage) -> None:
+    """A cache of 30 layers, joined after 12: each Object exactly once."""
+    port = await relay(stage)
+    async with (
+        producing(stage, DEEP, port, form=FORM) as production,
+        consuming(stage, port, form=FORM) as consumer,
+    ):
+        await production.put(range(12))
+        async with await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval:
+            await production.put(range(12, DEEP.layers))
+            await production.complete()
+            await take(DEEP, retrieval)
+            check("Objects that came twice", retrieval.stats.duplicates, 0)
+
+
+@CASES.case("cache-late", Direction.THROUGH_PEER, "KVCS 5.3")
+async def cache_late(stage: Stage) -> None:
+    """A complete cache of 30 layers: the relay has none of it and asks upstream."""
+    port = await relay(stage)
+    async with producing(stage, DEEP, port, form=FORM) as production:
+        await production.put(range(DEEP.layers))
+        await production.complete()
+        async with (
+            consuming(stage, port, form=FORM) as consumer,
+            await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
+        ):
+            await take(DEEP, retrieval)
+            check("Objects that came twice", retrieval.stats.duplicates, 0)
+
+
+@CASES.case("cache-late-evicted", Direction.THROUGH_PEER, "KVCS 5.3")
+async def cache_late_evicted(stage: Stage) -> None:
+    """A complete cache of 30 layers, of which the relay kept the last: the rest from upstream."""
+    port = await relay(stage)
+    async with producing(stage, DEEP, port, form=FORM) as production:
+        async with (
+            consuming(stage, port, form=FORM) as first,
+            await first.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
+        ):
+            await production.put(range(DEEP.layers))
+            await production.complete()
+            await take(DEEP, retrieval)
+            async with (
+                consuming(stage, port, form=FORM) as second,
+                await second.retrieve(DEEP.descriptor, DEEP.tokens) as again,
+            ):
+                await take(DEEP, again)
+
+
+async def caught_up(production: Production, retrievals: list[kvcs.Retrieval]) -> None:
+    """Wait until all have what is published: so has the relay, and nobody joins in mid-stream."""
+    while any(retrieval.stats.objects < production.objects for retrieval in retrievals):
+        await asyncio.sleep(0.01)
+
+
+@CASES.case("fan-out", Direction.THROUGH_PEER, "KVCS 5.2, 5.3")
+async def fan_out(stage: Stage) -> None:
+    """Four consumers that join at different times; the producer sends each Object once."""
+    port = await relay(stage)
+    retrievals: list[kvcs.Retrieval] = []
+
+    async def consume(joined: asyncio.Event) -> None:
+        async with (
+            consuming(stage, port, form=FORM) as consumer,
+            await consumer.retrieve(SHALLOW.descriptor, SHALLOW.tokens) as retrieval,
+        ):
+            retrievals.append(retrieval)
+            joined.set()
+            await take(SHALLOW, retrieval)
+
+    async with producing(stage, SHALLOW, port, form=FORM) as production:
+        async with asyncio.TaskGroup() as group:
+            # The relay takes the first Object that it got for the beginning, so layer 0 goes
+            # alone; and it forgets a track that ended, so the last one joins before.
+            for put in (range(1), range(1, 3), range(3, SHALLOW.layers), range(0)):
+                joined = asyncio.Event()
+                group.create_task(consume(joined))
+                await joined.wait()
+                if put == range(1):
+                    await production.followed()
+                await caught_up(production, retrievals)
+                await production.put(put)
+                await caught_up(production, retrievals)
+            await production.complete()
+        sent = sum(session.stats.octets_sent for session in production.producer.sessions)
+        data = production.producer.stats.octets
+    check("octets sent are those of the cache once", data <= sent < data + MANIFEST_OCTETS, True)
+
+
+@CASES.case("object-ids-through-peer", Direction.THROUGH_PEER, "3.3.2, 9.20.11")
+async def object_ids_through_peer(stage: Stage) -> None:
+    """OBJECTID_FILTER of 2 to 3, applied by the relay."""
+    port = await relay(stage)
+    track = TestTrack(BINARY)
+    filters = [moqt.RangeFilter(moqt.RangeFilterKind.OBJECT_ID, (moqt.IdRange(2, 3),))]
+    async with (
+        dial(stage, port, track) as publisher,
+        publisher.publish_namespace(BINARY),
+        dial(stage, port) as subscriber,
+        subscriber.subscribe(named(BINARY), range_filters=filters) as subscription,
+    ):
+        track.publish_all()
+        got = await collect(subscription)
+    check("what we got", got.live.summary, whole(range(GROUPS), range(2, 4)))
