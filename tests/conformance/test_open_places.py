@@ -267,3 +267,22 @@ def test_the_prior_subgroup_after_a_datagram_object_is_read_as_0() -> None:
     headers = [event.object.header for event in peer.take(ObjectReceived)]
     assert [header.object_id for header in headers] == [0, 1, 2]
     assert [header.subgroup_id for header in headers] == [9, None, 0]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_filtered_subgroup_may_end_either_way_and_says_nothing_of_its_rest(reset: bool) -> None:
+    """AMB#15: another subscription gets what the filter left out."""
+    peer = ScriptedPeer()
+    first_two = RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, 1),))
+    peer.session.subscribe(ASKED, range_filters=[first_two], now=0.0)
+    peer.send(0, SubscribeOk(7))
+    established(peer, alias=8, stream_id=4)
+    filtered, whole = peer.open_uni(), peer.open_uni()
+    peer.send_octets(filtered, subgroup(0, range(2)), fin=not reset)
+    if reset:
+        peer.reset(filtered)
+    peer.send_octets(whole, subgroup(0, range(4), alias=8), fin=True)
+    objects = got(peer.take(ObjectReceived))
+    assert objects == [(0, 0), (0, 1), (0, 0), (0, 1), (0, 2), (0, 3)]
+    assert peer.take(TrackMalformed) == []
+    assert not peer.session.is_closed

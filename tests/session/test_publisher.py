@@ -257,6 +257,7 @@ def test_range_whose_end_is_before_its_start_is_invalid() -> None:
 
 
 def test_object_id_filter_selects_and_ends_with_fin() -> None:
+    """AMB#15."""
     side = Sending()
     track = side.track()
     request = side.subscribe(Parameters(range_filters=ids((0, 1), (4, 4))))
@@ -285,7 +286,7 @@ def test_end_of_group_bit_where_it_is_known() -> None:
 
 
 def test_location_end_cuts_the_stream_by_fin_and_keeps_the_subscription() -> None:
-    """3.3.1#1: nothing outside the range; its end is not the subscription's."""
+    """AMB#15, 3.3.1#1: nothing outside the range; its end is not the subscription's."""
     side = Sending()
     track = side.track()
     request = side.subscribe(
