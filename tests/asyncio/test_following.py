@@ -47,13 +47,14 @@ async def client_of(
     certificate: CertificatePair,
     follow_config: moqt.FollowConfig | None = None,
     config: moqt.SessionConfig | None = None,
+    transport_config: moqt.TransportConfig = QUICK,
 ) -> AsyncIterator[moqt.Client]:
     async with moqt.Client.connect(
         url(server),
         ca=certificate.certificate,
         follow_config=follow_config,
         config=config,
-        transport_config=QUICK,
+        transport_config=transport_config,
     ) as client:
         yield client
 
