@@ -89,6 +89,7 @@ class TrackPlan:
         self._first = first_layer
         self._last = last_layer
         self._layers = layers
+        self._span_blocks = span_blocks
         self._filters: tuple[RangeFilter, ...] = ()
         if blocks < span_blocks and max_filter_ranges > 0:
             self._filters = (RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, blocks - 1),)),)
@@ -140,8 +141,7 @@ class TrackPlan:
             if group_id < largest.group_id:
                 requests.append(self._fetch(layer, layer))
             elif group_id == largest.group_id:
-                location = LocationFilter.range(location_of(layer, 0), largest)
-                requests.append(FetchRequest(layer, layer, location, self._filters))
+                requests.append(self._fetch_up_to(layer, largest))
         return tuple(requests)
 
     def fetch_failed(
@@ -157,8 +157,9 @@ class TrackPlan:
         if code in _HOPELESS:
             return ()
         if not request.is_one_group:
+            # Up to the last block, not to the end of the Group: some relays wait for the latter.
             return tuple(
-                self._fetch(layer, layer)
+                self._fetch_up_to(layer, location_of(layer, self._span_blocks - 1))
                 for layer in incomplete_layers
                 if request.first_layer <= layer <= request.last_layer
             )
@@ -178,6 +179,10 @@ class TrackPlan:
                 )
                 requests.append(FetchRequest(layer, layer, location))
         return tuple(requests)
+
+    def _fetch_up_to(self, layer: int, last: Location) -> FetchRequest:
+        location = LocationFilter.range(location_of(layer, 0), last)
+        return FetchRequest(layer, layer, location, self._filters)
 
     def _fetch(self, first_layer: int, last_layer: int) -> FetchRequest:
         location = LocationFilter.groups(

@@ -14,6 +14,7 @@ from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
 from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.own_request import OwnRequest
+from moqt.session.quirks import fetches_beside_subscription
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch
 from moqt.session.served_subscription import ServedSubscription
@@ -29,7 +30,7 @@ from moqt.wire.messages import (
     RequestUpdate,
     SubscribeOk,
 )
-from moqt.wire.params import Parameters
+from moqt.wire.params import NO_PARAMETERS, Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY, TrackProperties
 from moqt.wire.rules import RequestKind
 from moqt.wire.vi64 import MAX_VI64
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from moqt.session.events import RequestRejected
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.source import TrackSource
+    from moqt.session.timers import Timer
     from moqt.wire.filters import LocationRange
     from moqt.wire.messages import Fetch, Message, Subscribe, TrackStatus
 
@@ -66,7 +68,10 @@ class Publisher:
         self._requests = requests
         self._directory = directory
         self._served: dict[ServedSubscription | ServedFetch, None] = {}
+        self._offered: dict[TrackSource, ServedSubscription] = {}
+        """The newest offer of each track that is open."""
         self._noted: dict[ServedSubscription, None] = {}
+        self._lingering: dict[ServedSubscription, Timer] = {}
         self._next_alias = 0
 
     # Queries
@@ -80,6 +85,10 @@ class Publisher:
     def open_fetches(self) -> int:
         """How many FETCHes are served."""
         return len(self._served) - self.open_subscriptions
+
+    def is_offered(self, track: TrackSource) -> bool:
+        """Return whether an offer of `track` by PUBLISH is open."""
+        return track in self._offered
 
     # Inputs
 
@@ -116,9 +125,23 @@ class Publisher:
         subscription.start(stream)
         if parameters.fill is not None:
             subscription.fill(parameters.fill, message.request_id)
+        if track.is_ended and fetches_beside_subscription(self.context.peer_options):
+            self._linger(subscription, now)
         subscription.end_if_complete()
         if parameters.new_group_request is not None:
             track.request_new_group(parameters.new_group_request)
+
+    def _linger(self, subscription: ServedSubscription, now: float) -> None:
+        """Let PUBLISH_DONE of a complete track wait for `ended_linger_s`."""
+
+        def end(later: float) -> None:
+            del self._lingering[subscription]
+            subscription.keeps_open = False
+            subscription.end_if_complete()
+
+        subscription.keeps_open = True
+        deadline = now + self.context.config.ended_linger_s
+        self._lingering[subscription] = self.context.timers.at(deadline, end)
 
     def on_fetch(self, stream: RequestStream, message: Fetch, now: float) -> None:
         """Answer a FETCH of the peer's and begin to deliver."""
@@ -179,11 +202,14 @@ class Publisher:
         track: TrackSource,
         *,
         forward: bool = True,
+        wanted: Parameters = NO_PARAMETERS,
         tokens: Sequence[AuthToken] | None = None,
         now: float,
     ) -> int:
         """Offer `track` by PUBLISH and return the Request ID (MOQT-22 9.8).
 
+        `wanted`: what a SUBSCRIBE_TRACKS of the peer's asked for; the subscription begins so, and
+        what PUBLISH can say of it is said. FilterRejected is raised for what does not fit.
         With `forward` its Objects are sent from now on, without waiting for the answer; without,
         from the subscriber's REQUEST_UPDATE on, which may ask for a fill.
         Raises: LocalProtocolError for an aborted track, and as `Requests.open` does.
@@ -193,19 +219,16 @@ class Publisher:
         if lacking := self.lacking(track):
             raise LocalProtocolError(f"{track.name}: the peer does not support {lacking}")
         largest = track.largest
+        state = SubscriptionState(
+            forward=forward,
+            priority=DEFAULT_PRIORITY,
+            group_order=wanted.group_order or track.properties.default_group_order,
+            location_range=LocationFilter.next_object().resolve_subscription(largest),
+            is_range_given=False,
+        ).updated(wanted, largest=largest, max_ranges=self.context.config.max_filter_ranges)
         alias = self._new_alias()
         subscription = ServedSubscription(
-            self,
-            track,
-            track_alias=alias,
-            state=SubscriptionState(
-                forward=forward,
-                priority=DEFAULT_PRIORITY,
-                group_order=track.properties.default_group_order,
-                location_range=LocationFilter.next_object().resolve_subscription(largest),
-                is_range_given=False,
-            ),
-            is_offer=True,
+            self, track, track_alias=alias, state=state, is_offer=True
         )
         publication = Publication(self.context, subscription)
         publication.bind(
@@ -216,14 +239,23 @@ class Publisher:
                     request_id,
                     track.name,
                     alias,
-                    Parameters(largest=largest, forward=None if forward else False),
-                    track.properties,
+                    Parameters(
+                        largest=largest,
+                        forward=None if state.forward else False,
+                        subscriber_priority=wanted.subscriber_priority,
+                        location_filter=wanted.location_filter,
+                        group_order=wanted.group_order,
+                        object_delivery_timeout_ms=wanted.object_delivery_timeout_ms,
+                        subgroup_delivery_timeout_ms=wanted.subgroup_delivery_timeout_ms,
+                    ),
+                    _properties(track, wanted),
                 ),
                 now=now,
                 tokens=tokens,
             )
         )
         self._served[subscription] = None
+        self._offered[track] = subscription
         subscription.start(publication.stream)
         self.context.wake()
         return publication.request_id
@@ -256,6 +288,11 @@ class Publisher:
         self._served.pop(served, None)
         if isinstance(served, ServedSubscription):
             self._noted.pop(served, None)
+            if self._offered.get(served.track) is served:
+                del self._offered[served.track]
+            timer = self._lingering.pop(served, None)
+            if timer is not None:
+                timer.cancel()
 
     def _new_alias(self) -> int:
         # Never used again, not even for the same track (MOQT-22 9.7): a subscriber can tell what

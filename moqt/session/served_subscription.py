@@ -116,8 +116,9 @@ class ServedSubscription:
         self._is_behind = False
         self._owes_notify = False
         self._done: tuple[PublishDoneCode, str] | None = None
-        self._keeps_open = is_offer and not state.forward
-        """An offered track that was never forwarded waits for its fill, even if it has ended."""
+        self.keeps_open = is_offer and not state.forward
+        """No PUBLISH_DONE yet, even if the track has ended: an offered track that was never
+        forwarded waits for its fill."""
 
     @property
     def subscriber_priority(self) -> int:
@@ -217,7 +218,7 @@ class ServedSubscription:
         if state.forward:
             if not old.forward:
                 self._resume()
-            self._keeps_open = False
+            self.keeps_open = False
             self._attach_all()
         self.stream.send(RequestOk(Parameters(largest=self.track.largest)))
         if parameters.fill is not None:
@@ -439,7 +440,7 @@ class ServedSubscription:
 
     def end_if_complete(self) -> None:
         """End with TRACK_ENDED when the track has ended and everything is sent."""
-        if self.track.is_ended and not (self.is_over or self._live or self._keeps_open):
+        if self.track.is_ended and not (self.is_over or self._live or self.keeps_open):
             self._finish(PublishDoneCode.TRACK_ENDED, "")
 
     def end(self, code: PublishDoneCode, reason: str) -> None:

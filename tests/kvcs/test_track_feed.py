@@ -144,11 +144,11 @@ async def test_excess_blocks_are_discarded_where_filters_are_refused(
     await case.feed().run(is_complete=True)
     assert case.session.log[:4] == [
         "fetch filtered 0.0-2",
-        "fetch filtered 0.0-0",
-        "fetch filtered 1.0-1",
-        "fetch filtered 2.0-2",
+        "fetch filtered 0.0-0.2",
+        "fetch filtered 1.0-1.2",
+        "fetch filtered 2.0-2.2",
     ]
-    assert case.session.log[4:] == ["fetch 0.0-0", "fetch 1.0-1", "fetch 2.0-2"]
+    assert case.session.log[4:] == ["fetch 0.0-0.2", "fetch 1.0-1.2", "fetch 2.0-2.2"]
     assert case.is_complete
     assert case.table.stats.discarded == 3 - 1  # the last Group's last Object was not awaited
 
@@ -159,7 +159,7 @@ async def test_a_refused_fetch_of_groups_is_made_group_by_group(
     case = Case(threads)
     case.track.refuses_groups = REFUSED
     await case.feed().run(is_complete=True)
-    assert case.session.log == ["fetch 0.0-2", "fetch 0.0-0", "fetch 1.0-1", "fetch 2.0-2"]
+    assert case.session.log == ["fetch 0.0-2", "fetch 0.0-0.2", "fetch 1.0-1.2", "fetch 2.0-2.2"]
     assert case.is_complete
 
 
@@ -167,7 +167,7 @@ async def test_a_fetch_that_is_cut_goes_on_group_by_group(threads: ThreadPoolExe
     case = Case(threads)
     case.track.cuts_fetch_after = 4
     await case.feed().run(is_complete=True)
-    assert case.session.log == ["fetch 0.0-2", "fetch 1.0-1", "fetch 2.0-2"]
+    assert case.session.log == ["fetch 0.0-2", "fetch 1.0-1.2", "fetch 2.0-2.2"]
     assert case.is_complete
     assert case.table.stats.duplicates == 1
 
