@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moqt.codes import ObjectStatus
 from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.history import StoredGroup, StoredObject, StoredSubgroup
+from moqt.session.timeouts import NEVER
 from moqt.types import ObjectHeader
 from moqt.wire.properties import ObjectProperties
 from moqt.wire.vi64 import MAX_VI64
@@ -74,7 +75,9 @@ class SubgroupWriter:
             ObjectStatus.NORMAL,
             properties,
         )
-        self._track.store(subgroup, StoredObject(header, views, self._track.now()))
+        clock = self._track.clock  # `TrackSource.now`, without a call on the way of each Object
+        at = NEVER if clock is None else clock()
+        self._track.store(subgroup, StoredObject(header, views, at))
 
     def _check_properties(self, object_id: int, properties: bytes) -> None:
         subgroup = self._subgroup

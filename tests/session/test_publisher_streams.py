@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moqt.codes import (
     PublishDoneCode,
     StreamResetCode,
 )
 from moqt.session.config import SessionConfig
-from moqt.session.source import TrackSource
 from moqt.types import Location
 from moqt.wire.fetch_objects import FetchFlag
 from moqt.wire.filters import LocationFilter
@@ -20,6 +21,9 @@ from tests.session.sending import (
     payload_of,
     places,
 )
+
+if TYPE_CHECKING:
+    from moqt.session.source import TrackSource
 
 
 def test_one_subgroup_one_stream() -> None:
