@@ -120,8 +120,8 @@ class SessionConfig:
     """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9)."""
 
     ended_linger_s: float = 10.0
-    """How long a subscription to a complete track stays open for a peer that fetches only beside a
-    subscription (`moqt/session/quirks.py`)."""
+    """How long a subscription stays open once its track has ended, for a peer that fetches only
+    beside a subscription (`moqt/session/quirks.py`)."""
 
     goaway_timeout_ms: int = 10_000
     """Timeout put into a GOAWAY of ours when the caller names none."""

@@ -71,7 +71,8 @@ class Publisher:
         self._offered: dict[TrackSource, ServedSubscription] = {}
         """The newest offer of each track that is open."""
         self._noted: dict[ServedSubscription, None] = {}
-        self._lingering: dict[ServedSubscription, Timer] = {}
+        self._lingering: dict[ServedSubscription, Timer | None] = {}
+        """Subscriptions whose track has ended and that are kept open a while; None: no more."""
         self._next_alias = 0
 
     # Queries
@@ -125,23 +126,9 @@ class Publisher:
         subscription.start(stream)
         if parameters.fill is not None:
             subscription.fill(parameters.fill, message.request_id)
-        if track.is_ended and fetches_beside_subscription(self.context.peer_options):
-            self._linger(subscription, now)
         subscription.end_if_complete()
         if parameters.new_group_request is not None:
             track.request_new_group(parameters.new_group_request)
-
-    def _linger(self, subscription: ServedSubscription, now: float) -> None:
-        """Let PUBLISH_DONE of a complete track wait for `ended_linger_s`."""
-
-        def end(later: float) -> None:
-            del self._lingering[subscription]
-            subscription.keeps_open = False
-            subscription.end_if_complete()
-
-        subscription.keeps_open = True
-        deadline = now + self.context.config.ended_linger_s
-        self._lingering[subscription] = self.context.timers.at(deadline, end)
 
     def on_fetch(self, stream: RequestStream, message: Fetch, now: float) -> None:
         """Answer a FETCH of the peer's and begin to deliver."""
@@ -282,6 +269,24 @@ class Publisher:
         """Call `attend` in the next flush, and ask for one."""
         self._noted[subscription] = None
         self.context.wake()
+
+    def lingers(self, subscription: ServedSubscription) -> bool:
+        """Return whether PUBLISH_DONE of a track that has ended waits yet, see `quirks`.
+
+        Asked at the end and once more when `ended_linger_s` have passed.
+        """
+        clock = self.context.clock
+        if clock is None or not fetches_beside_subscription(self.context.peer_options):
+            return False
+
+        def end(later: float) -> None:
+            self._lingering[subscription] = None
+            subscription.end_if_complete()
+
+        if subscription not in self._lingering:
+            deadline = clock() + self.context.config.ended_linger_s
+            self._lingering[subscription] = self.context.timers.at(deadline, end)
+        return self._lingering[subscription] is not None
 
     def forget(self, served: ServedSubscription | ServedFetch) -> None:
         """It is over."""

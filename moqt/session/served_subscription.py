@@ -116,9 +116,8 @@ class ServedSubscription:
         self._is_behind = False
         self._owes_notify = False
         self._done: tuple[PublishDoneCode, str] | None = None
-        self.keeps_open = is_offer and not state.forward
-        """No PUBLISH_DONE yet, even if the track has ended: an offered track that was never
-        forwarded waits for its fill."""
+        self._keeps_open = is_offer and not state.forward
+        """An offered track that was never forwarded waits for its fill, even if it has ended."""
 
     @property
     def subscriber_priority(self) -> int:
@@ -218,7 +217,7 @@ class ServedSubscription:
         if state.forward:
             if not old.forward:
                 self._resume()
-            self.keeps_open = False
+            self._keeps_open = False
             self._attach_all()
         self.stream.send(RequestOk(Parameters(largest=self.track.largest)))
         if parameters.fill is not None:
@@ -440,7 +439,9 @@ class ServedSubscription:
 
     def end_if_complete(self) -> None:
         """End with TRACK_ENDED when the track has ended and everything is sent."""
-        if self.track.is_ended and not (self.is_over or self._live or self.keeps_open):
+        if not self.track.is_ended or self.is_over or self._live or self._keeps_open:
+            return
+        if not self._publisher.lingers(self):
             self._finish(PublishDoneCode.TRACK_ENDED, "")
 
     def end(self, code: PublishDoneCode, reason: str) -> None:

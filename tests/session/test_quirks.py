@@ -10,6 +10,7 @@ from tests.session.sending import Sending
 
 def subscribed_to_an_ended_track(implementation: str) -> tuple[Sending, int]:
     sending = Sending(SessionConfig(ended_linger_s=7.0))
+    sending.context.clock = lambda: sending.now
     sending.context.peer_options = SetupOptions(implementation=implementation)
     sending.track().end()
     return sending, sending.subscribe()
@@ -36,11 +37,14 @@ def test_whoever_cancels_meanwhile_leaves_no_timer() -> None:
     assert sending.context.timers.next_deadline is None
 
 
-def test_a_subscription_that_sees_the_track_end_is_not_kept() -> None:
-    sending = Sending()
+def test_publish_done_waits_where_the_subscription_sees_the_track_end() -> None:
+    sending = Sending(SessionConfig(ended_linger_s=7.0))
+    sending.context.clock = lambda: sending.now
     sending.context.peer_options = SetupOptions(implementation="moq-lite-rs")
     track = sending.track()
     stream = sending.subscribe()
     track.end()
     sending.flush()
+    assert len(sending.replies(stream)) == 1
+    sending.advance(7.1)
     assert isinstance(sending.replies(stream)[-1], PublishDone)
