@@ -127,6 +127,48 @@ class SessionCommands:
         """Send SUBSCRIBE_NAMESPACE and return its Request ID (MOQT-22 4.2)."""
         return self._namespaces.subscribe_namespace(prefix, now, tokens)
 
+    def subscribe_tracks(
+        self,
+        prefix: TrackNamespace,
+        *,
+        forward: bool = True,
+        group_order: GroupOrder | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        include_properties: bool = True,
+        tokens: Sequence[AuthToken] | None = None,
+        now: float,
+    ) -> int:
+        """Send SUBSCRIBE_TRACKS and return its Request ID (MOQT-22 3.6).
+
+        The tracks are offered with what is given here, as `subscribe` has it; a TRACK_PROPERTY
+        filter chooses among them. Offers come as PublicationOffered with its `watch_id`.
+        """
+        parameters = Parameters(
+            forward=None if forward else False,
+            group_order=group_order,
+            range_filters=tuple(range_filters),
+            include_properties=None if include_properties else False,
+        )
+        return self._namespaces.subscribe_tracks(prefix, parameters, now, tokens)
+
+    def update_prefix(
+        self,
+        request_id: int,
+        prefix: TrackNamespace | None = None,
+        *,
+        forward: bool | None = None,
+        tokens: Sequence[AuthToken] = (),
+    ) -> int:
+        """Send REQUEST_UPDATE for a SUBSCRIBE_NAMESPACE or SUBSCRIBE_TRACKS; return its Request ID.
+
+        `prefix` moves it, once accepted: a namespace that was reported and lies outside is reported
+        gone then, since nothing could withdraw it later; offers of tracks are not touched. None
+        keeps what is. `forward` is for the offers that a SUBSCRIBE_TRACKS brings from then on.
+        When it is refused, the request is over (MOQT-22 9.5.1, 9.5.2).
+        """
+        parameters = Parameters(namespace_prefix=prefix, forward=forward)
+        return self._namespaces.update_prefix(request_id, parameters, tokens)
+
     def publish_namespace(
         self, namespace: TrackNamespace, now: float, *, tokens: Sequence[AuthToken] | None = None
     ) -> int:

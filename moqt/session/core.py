@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
+from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.commands import SessionCommands
 from moqt.session.config import Role
@@ -23,7 +23,7 @@ from moqt.session.early import EarlyStreams
 from moqt.session.events import SessionEnded
 from moqt.session.gatekeeper import Gatekeeper
 from moqt.session.inbound import Inbound
-from moqt.session.namespaces import Namespaces, refuse
+from moqt.session.namespaces import Namespaces
 from moqt.session.offers import Offers
 from moqt.session.publisher import Publisher
 from moqt.session.requests import Requests
@@ -35,6 +35,7 @@ from moqt.wire.messages import (
     PublishNamespace,
     Subscribe,
     SubscribeNamespace,
+    SubscribeTracks,
     TrackStatus,
 )
 from moqt.wire.options import SetupOptions
@@ -91,7 +92,8 @@ class Session(SessionCommands):
         self._requests = Requests(context, self._route, gate=gate, tokens=tokens)
         self._subscriber = Subscriber(context, self._requests)
         self._publisher = Publisher(context, self._requests, directory)
-        self._namespaces = Namespaces(context, self._requests, directory)
+        self._namespaces = Namespaces(context, self._requests, directory, self._publisher)
+        self._subscriber.watch_of = self._namespaces.watch_of
         self._control = Control(
             context,
             self._requests,
@@ -316,9 +318,9 @@ class Session(SessionCommands):
             case PublishNamespace():
                 self._namespaces.on_publish_namespace(stream, message)
             case SubscribeNamespace():
-                self._namespaces.on_subscribe_namespace(stream, message)
-            case _:
-                refuse(stream, RequestErrorCode.NOT_SUPPORTED, "SUBSCRIBE_TRACKS is not supported")
+                self._namespaces.on_subscribe_namespace(stream, message, now)
+            case SubscribeTracks():
+                self._namespaces.on_subscribe_tracks(stream, message, now)
 
     def close(
         self,

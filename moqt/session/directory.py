@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moqt.codes import RequestErrorCode
 from moqt.errors import LocalProtocolError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moqt.session.source import TrackSource
     from moqt.types import FullTrackName, TrackNamespace
 
-__all__ = ["NamespaceListener", "TrackDirectory"]
+__all__ = ["NamespaceListener", "TrackDirectory", "TrackListener"]
 
 
 class NamespaceListener(Protocol):
@@ -29,6 +29,16 @@ class NamespaceListener(Protocol):
         """A namespace lost its last track and is not announced."""
 
 
+class TrackListener(Protocol):
+    """Who wants to hear of tracks. Calls never change the directory."""
+
+    def track_added(self, track: TrackSource) -> None:
+        """A track is served from now on."""
+
+    def track_removed(self, track: TrackSource) -> None:
+        """A track is not served any more."""
+
+
 class TrackDirectory:
     """Tracks by Full Track Name, and the namespaces to report to SUBSCRIBE_NAMESPACE.
 
@@ -39,10 +49,12 @@ class TrackDirectory:
     def __init__(self) -> None:
         self._tracks: dict[FullTrackName, TrackSource] = {}
         self._refusals: dict[FullTrackName, RequestError] = {}
+        self._in: dict[TrackNamespace, dict[TrackSource, None]] = {}
         self._reasons: dict[TrackNamespace, int] = {}  # tracks in it, plus 1 when announced
         self._announced: set[TrackNamespace] = set()
         self._by_prefix: dict[tuple[bytes, ...], dict[TrackNamespace, None]] = {}
         self._listeners: dict[tuple[bytes, ...], dict[NamespaceListener, None]] = {}
+        self._track_listeners: dict[tuple[bytes, ...], dict[TrackListener, None]] = {}
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -56,14 +68,24 @@ class TrackDirectory:
         """
         if track.name in self._tracks:
             raise LocalProtocolError(f"{track.name}: a track of this name is served already")
+        namespace = track.name.namespace
         self._tracks[track.name] = track
-        self._hold(track.name.namespace)
+        self._in.setdefault(namespace, {})[track] = None
+        self._hold(namespace)
+        for listener in _listening(self._track_listeners, namespace):
+            listener.track_added(track)
 
     def remove(self, track: TrackSource) -> None:
         """Refuse new requests for `track`; those that run go on. Harmless when it is not served."""
         if self._tracks.get(track.name) is track:
+            namespace = track.name.namespace
             del self._tracks[track.name]
-            self._release(track.name.namespace)
+            del self._in[namespace][track]
+            if not self._in[namespace]:
+                del self._in[namespace]
+            self._release(namespace)
+            for listener in _listening(self._track_listeners, namespace):
+                listener.track_removed(track)
 
     def find(self, name: FullTrackName) -> TrackSource | None:
         """Return the track of this name, None when there is none."""
@@ -100,9 +122,21 @@ class TrackDirectory:
         """Return what `refuse` was told about a track that is not served."""
         return self._refusals.get(name)
 
-    def tracks(self) -> tuple[TrackSource, ...]:
-        """Return all tracks."""
-        return tuple(self._tracks.values())
+    def tracks(self, prefix: TrackNamespace | None = None) -> tuple[TrackSource, ...]:
+        """Return the tracks below `prefix`, or all of them."""
+        if prefix is None:
+            return tuple(self._tracks.values())
+        return tuple(
+            track for namespace in self.namespaces(prefix) for track in self._in.get(namespace, ())
+        )
+
+    def listen_for_tracks(self, prefix: TrackNamespace, listener: TrackListener) -> None:
+        """Tell `listener` of tracks below `prefix` from now on."""
+        self._track_listeners.setdefault(prefix.fields, {})[listener] = None
+
+    def unlisten_for_tracks(self, prefix: TrackNamespace, listener: TrackListener) -> None:
+        """Take `listen_for_tracks` back. Harmless twice."""
+        _remove(self._track_listeners, prefix, listener)
 
     # Namespaces
 
@@ -133,10 +167,7 @@ class TrackDirectory:
 
     def unlisten(self, prefix: TrackNamespace, listener: NamespaceListener) -> None:
         """Take `listen` back. Harmless twice."""
-        listeners = self._listeners.get(prefix.fields, {})
-        listeners.pop(listener, None)
-        if not listeners:
-            self._listeners.pop(prefix.fields, None)
+        _remove(self._listeners, prefix, listener)
 
     def _hold(self, namespace: TrackNamespace) -> None:
         count = self._reasons.get(namespace, 0)
@@ -145,7 +176,7 @@ class TrackDirectory:
             return
         for prefix in _prefixes(namespace):
             self._by_prefix.setdefault(prefix, {})[namespace] = None
-        for listener in self._listeners_of(namespace):
+        for listener in _listening(self._listeners, namespace):
             listener.namespace_added(namespace)
 
     def _release(self, namespace: TrackNamespace) -> None:
@@ -158,15 +189,28 @@ class TrackDirectory:
             del below[namespace]
             if not below:
                 del self._by_prefix[prefix]
-        for listener in self._listeners_of(namespace):
+        for listener in _listening(self._listeners, namespace):
             listener.namespace_removed(namespace)
 
-    def _listeners_of(self, namespace: TrackNamespace) -> list[NamespaceListener]:
-        return [
-            listener
-            for prefix in _prefixes(namespace)
-            for listener in self._listeners.get(prefix, ())
-        ]
+
+ListenerT = TypeVar("ListenerT")
+
+
+def _listening(
+    listeners: dict[tuple[bytes, ...], dict[ListenerT, None]], namespace: TrackNamespace
+) -> list[ListenerT]:
+    return [one for prefix in _prefixes(namespace) for one in listeners.get(prefix, ())]
+
+
+def _remove(
+    listeners: dict[tuple[bytes, ...], dict[ListenerT, None]],
+    prefix: TrackNamespace,
+    listener: ListenerT,
+) -> None:
+    there = listeners.get(prefix.fields, {})
+    there.pop(listener, None)
+    if not there:
+        listeners.pop(prefix.fields, None)
 
 
 def _prefixes(namespace: TrackNamespace) -> Iterator[tuple[bytes, ...]]:

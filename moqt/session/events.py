@@ -41,7 +41,10 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class GoawayReceived:
-    """The peer asks us to move. `request_id` None: the whole session (MOQT-22 6.6.1)."""
+    """The peer asks us to move (MOQT-22 6.6.1).
+
+    `request_id` None: the whole session; else that request, ours or one of the peer's.
+    """
 
     new_session_uri: str
     timeout_ms: int
@@ -221,6 +224,8 @@ class PublicationOffered:
     forward: bool
     group_order: GroupOrder | None
     properties: TrackProperties
+    watch_id: int | None = None
+    """The Request ID of the SUBSCRIBE_TRACKS of ours that covers it; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +261,17 @@ class NamespaceGone:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackSkipped:
+    """PUBLISH_SKIPPED on a SUBSCRIBE_TRACKS of ours: `name` exists and is not offered.
+
+    It may be subscribed to (MOQT-22 3.6.3).
+    """
+
+    request_id: int
+    name: FullTrackName
+
+
+@dataclass(frozen=True, slots=True)
 class RequestEnded:
     """A namespace request or an accepted PUBLISH of ours was ended by the peer after its OK.
 
@@ -264,6 +280,8 @@ class RequestEnded:
 
     request_id: int
     reset: StreamResetCode | None = None
+    watch_id: int | None = None
+    """Of a PUBLISH of the peer's: as in its PublicationOffered."""
 
 
 Event = (
@@ -289,5 +307,6 @@ Event = (
     | NamespaceWithdrawn
     | NamespaceFound
     | NamespaceGone
+    | TrackSkipped
     | RequestEnded
 )

@@ -1,29 +1,32 @@
-"""PUBLISH_NAMESPACE and SUBSCRIBE_NAMESPACE, ours and the peer's (MOQT-22 4, 9.14 to 9.17)."""
+"""The requests of a session about namespaces, ours and the peer's; PUBLISH_NAMESPACE is here too.
+
+MOQT-22 4.1, 9.14. SUBSCRIBE_NAMESPACE stands in `namespace_watch`, SUBSCRIBE_TRACKS in
+`track_watch`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
-from moqt.errors import LocalProtocolError, RemoteProtocolError
+from moqt.codes import RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError
 from moqt.session.events import (
-    NamespaceFound,
-    NamespaceGone,
     NamespaceOffered,
     NamespaceWithdrawn,
     RequestAccepted,
     RequestEnded,
 )
+from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
 from moqt.session.own_request import OwnRequest
-from moqt.session.requests import is_out_of_reach
+from moqt.session.prefixes import OwnPrefix, OwnPrefixes, ServedPrefixes, refuse
+from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
+from moqt.wire.filters import FilterRejected
 from moqt.wire.messages import (
-    Namespace,
-    NamespaceDone,
     PublishNamespace,
     RequestError,
     RequestOk,
-    RequestUpdate,
     SubscribeNamespace,
+    SubscribeTracks,
 )
 from moqt.wire.rules import RequestKind
 
@@ -33,23 +36,35 @@ if TYPE_CHECKING:
     from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.directory import TrackDirectory
+    from moqt.session.publisher import Publisher
     from moqt.session.requests import Requests, RequestStream
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
+    from moqt.wire.params import Parameters
 
-__all__ = ["Advertisement", "NamespaceOffer", "NamespaceWatch", "Namespaces"]
+__all__ = ["Advertisement", "NamespaceOffer", "Namespaces"]
 
 
 class Namespaces:
-    """All namespace requests of one session."""
+    """All requests of one session about namespaces and prefixes."""
 
     def __init__(
-        self, context: SessionContext, requests: Requests, directory: TrackDirectory | None
+        self,
+        context: SessionContext,
+        requests: Requests,
+        directory: TrackDirectory | None,
+        publisher: Publisher,
     ) -> None:
         self._context = context
         self._requests = requests
         self._directory = directory
-        self._reports: dict[int, _Report] = {}
+        self._publisher = publisher
+        self._namespace_watches = OwnPrefixes()
+        self._track_watches = OwnPrefixes()
+        self._namespace_reports = ServedPrefixes()
+        self._track_reports = ServedPrefixes()
+
+    # Ours
 
     def publish_namespace(
         self, namespace: TrackNamespace, now: float, tokens: Sequence[AuthToken] | None = None
@@ -73,7 +88,7 @@ class Namespaces:
     ) -> int:
         """Ask the peer for the namespaces below `prefix`; return the Request ID."""
         _refuse_reserved(prefix)
-        watch = NamespaceWatch(self._context, prefix)
+        watch = NamespaceWatch(self._context, prefix, self._namespace_watches)
         watch.bind(
             self._requests.open(
                 RequestKind.SUBSCRIBE_NAMESPACE,
@@ -85,53 +100,123 @@ class Namespaces:
         )
         return watch.request_id
 
+    def subscribe_tracks(
+        self,
+        prefix: TrackNamespace,
+        parameters: Parameters,
+        now: float,
+        tokens: Sequence[AuthToken] | None = None,
+    ) -> int:
+        """Ask the peer to offer the tracks below `prefix`; return the Request ID."""
+        _refuse_reserved(prefix)
+        self._check_ranges(parameters)
+        watch = TrackWatch(self._context, prefix, self._track_watches)
+        watch.bind(
+            self._requests.open(
+                RequestKind.SUBSCRIBE_TRACKS,
+                watch,
+                lambda request_id: SubscribeTracks(request_id, prefix, parameters),
+                now=now,
+                tokens=tokens,
+            )
+        )
+        return watch.request_id
+
+    def update_prefix(
+        self, request_id: int, parameters: Parameters, tokens: Sequence[AuthToken] = ()
+    ) -> int:
+        """Send REQUEST_UPDATE for a SUBSCRIBE_NAMESPACE or SUBSCRIBE_TRACKS; return its ID.
+
+        Raises: LocalProtocolError for a prefix that is reserved or overlaps another one of ours of
+        the same kind; ResourceBusy while another move of the request is not answered.
+        """
+        handle = self._context.handles.get(request_id)
+        if not isinstance(handle, OwnPrefix):
+            raise LocalProtocolError(f"request {request_id} is no open request about a prefix")
+        if not handle.is_answered or not handle.stream.is_send_open:
+            raise LocalProtocolError(f"request {request_id} takes no updates now")
+        if parameters.forward is not None and not isinstance(handle, TrackWatch):
+            raise LocalProtocolError("a SUBSCRIBE_NAMESPACE has no Forward State (MOQT-22 9.5)")
+        prefix = parameters.namespace_prefix
+        if prefix is not None:
+            _refuse_reserved(prefix)
+            handle.check_move(prefix)
+        self._check_ranges(parameters)
+        update_id = self._requests.update(handle.stream, parameters, tokens)
+        if prefix is not None:
+            handle.note_move(update_id, prefix)
+        return update_id
+
+    def _check_ranges(self, parameters: Parameters) -> None:
+        options = self._context.peer_options
+        try:
+            parameters.check_filters(options.max_filter_ranges if options else 0)
+        except FilterRejected as error:
+            raise LocalProtocolError(str(error)) from error
+
+    def watch_of(self, namespace: TrackNamespace) -> int | None:
+        """Return which SUBSCRIBE_TRACKS of ours a PUBLISH in `namespace` belongs to."""
+        for request_id, watch in self._track_watches.active.items():
+            if watch.covers(namespace):
+                return request_id
+        return None
+
+    # The peer's
+
     def on_publish_namespace(self, stream: RequestStream, message: PublishNamespace) -> None:
         """Offer the peer's namespace to the application."""
         stream.handler = NamespaceOffer(self._context, stream, message.namespace)
 
-    def on_subscribe_namespace(self, stream: RequestStream, message: SubscribeNamespace) -> None:
+    def on_subscribe_namespace(
+        self, stream: RequestStream, message: SubscribeNamespace, now: float
+    ) -> None:
         """Answer from the directory, now and later."""
+        directory = self._admitted(stream, message.prefix, self._namespace_reports)
+        if directory is not None:
+            NamespaceReport(
+                stream,
+                message.prefix,
+                self._namespace_reports,
+                directory=directory,
+                context=self._context,
+            ).start(now)
+
+    def on_subscribe_tracks(
+        self, stream: RequestStream, message: SubscribeTracks, now: float
+    ) -> None:
+        """Offer the tracks of the directory, now and later."""
+        directory = self._admitted(stream, message.prefix, self._track_reports)
+        if directory is None:
+            return
+        try:
+            wanted = checked_wish(message.parameters, self._context.config.max_filter_ranges)
+        except FilterRejected as error:
+            refuse(stream, error.code, error.reason)
+            return
+        TrackReport(
+            stream,
+            message.prefix,
+            self._track_reports,
+            wanted=wanted,
+            directory=directory,
+            publisher=self._publisher,
+        ).start(now)
+
+    def _admitted(
+        self, stream: RequestStream, prefix: TrackNamespace, table: ServedPrefixes
+    ) -> TrackDirectory | None:
         if self._directory is None:
             refuse(stream, RequestErrorCode.NOT_SUPPORTED, "this endpoint publishes nothing")
-        elif self.overlaps(message.prefix):
+        elif table.overlaps(prefix):
             refuse(stream, RequestErrorCode.PREFIX_OVERLAP, "overlaps another prefix")
         else:
-            report = _Report(self, stream, self._directory)
-            stream.handler = report
-            self._reports[stream.request_id] = report
-            stream.send(RequestOk())
-            report.begin(message.prefix)
-
-    def overlaps(self, prefix: TrackNamespace, *, but: int | None = None) -> bool:
-        """Return whether a SUBSCRIBE_NAMESPACE of the peer covers a part of what `prefix` does.
-
-        "Shares a common prefix" is read as: one is a prefix of the other (MOQT-22 4.2). `but` is
-        the Request ID of the one that is left out.
-        """
-        return any(
-            report.prefix.starts_with(prefix) or prefix.starts_with(report.prefix)
-            for request_id, report in self._reports.items()
-            if request_id != but
-        )
-
-    def forget(self, request_id: int) -> None:
-        """A SUBSCRIBE_NAMESPACE of the peer is over."""
-        self._reports.pop(request_id, None)
-
-    def wake(self) -> None:
-        """Ask for a flush: something was written outside of an input."""
-        self._context.wake()
+            return self._directory
+        return None
 
     def close(self) -> None:
         """The session is over: stop listening to the directory."""
-        for report in list(self._reports.values()):
-            report.end()
-
-
-def refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:
-    """Answer REQUEST_ERROR and FIN (MOQT-22 6.4.2.3)."""
-    stream.send(RequestError(code=code, reason=reason))
-    stream.finish()
+        self._namespace_reports.close()
+        self._track_reports.close()
 
 
 def _refuse_reserved(namespace: TrackNamespace) -> None:
@@ -151,64 +236,6 @@ class Advertisement(OwnRequest):
         """The peer takes its acceptance back."""
         self.release()
         self.context.emit(RequestEnded(self.request_id, StreamResetCode.from_wire(raw_code)))
-
-
-class NamespaceWatch(OwnRequest):
-    """A SUBSCRIBE_NAMESPACE of ours."""
-
-    def __init__(self, context: SessionContext, prefix: TrackNamespace) -> None:
-        super().__init__(context)
-        self._prefix = prefix
-        self._known: dict[TrackNamespace, None] = {}
-
-    def on_accepted(self, message: Message, now: float) -> None:
-        """Namespaces follow."""
-        assert isinstance(message, RequestOk)
-        self.context.emit(RequestAccepted(self.request_id, message.parameters.expires_ms))
-
-    def on_more(self, message: Message, now: float) -> None:
-        """A namespace came or went."""
-        assert isinstance(message, Namespace | NamespaceDone)
-        try:
-            namespace = self._prefix + message.suffix
-        except ValueError as error:
-            raise RemoteProtocolError(SessionErrorCode.PROTOCOL_VIOLATION, str(error)) from error
-        if isinstance(message, Namespace):
-            self._found(namespace)
-        elif namespace in self._known:
-            del self._known[namespace]
-            self.context.emit(NamespaceGone(self.request_id, namespace))
-        else:
-            raise RemoteProtocolError(
-                SessionErrorCode.PROTOCOL_VIOLATION,
-                f"NAMESPACE_DONE for {namespace} without NAMESPACE",
-            )
-
-    def _found(self, namespace: TrackNamespace) -> None:
-        if namespace in self._known:
-            return
-        if len(self._known) >= self.context.config.max_namespaces:
-            self.stream.cancel(StreamResetCode.EXCESSIVE_LOAD)
-            self._end(StreamResetCode.EXCESSIVE_LOAD)
-            return
-        self._known[namespace] = None
-        self.context.emit(NamespaceFound(self.request_id, namespace))
-
-    def on_fin(self, now: float) -> None:
-        """The end of the stream counts as NAMESPACE_DONE for all (MOQT-22 4.2.2)."""
-        self.stream.finish()
-        self._end(None)
-
-    def on_ended(self, raw_code: int, now: float) -> None:
-        """So does a reset."""
-        self._end(StreamResetCode.from_wire(raw_code))
-
-    def _end(self, reset: StreamResetCode | None) -> None:
-        self.release()
-        for namespace in self._known:
-            self.context.emit(NamespaceGone(self.request_id, namespace))
-        self._known.clear()
-        self.context.emit(RequestEnded(self.request_id, reset))
 
 
 class NamespaceOffer:
@@ -268,83 +295,6 @@ class NamespaceOffer:
         """The peer withdraws it."""
         self._release()
         self._context.emit(NamespaceWithdrawn(stream.request_id, self._namespace))
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Not for a request of the peer's."""
-
-
-class _Report:
-    """A SUBSCRIBE_NAMESPACE of the peer, answered from the directory."""
-
-    def __init__(
-        self, namespaces: Namespaces, stream: RequestStream, directory: TrackDirectory
-    ) -> None:
-        self._namespaces = namespaces
-        self._stream = stream
-        self._directory = directory
-        self.prefix: TrackNamespace
-
-    def begin(self, prefix: TrackNamespace) -> None:
-        """Report all that is there, and listen for what comes."""
-        self.prefix = prefix
-        for namespace in self._directory.namespaces(prefix):
-            self._stream.send(Namespace(namespace.suffix_after(prefix)))
-        if self._stream.is_send_open:
-            self._directory.listen(prefix, self)
-
-    def end(self) -> None:
-        """Report nothing more."""
-        self._directory.unlisten(self.prefix, self)
-        self._namespaces.forget(self._stream.request_id)
-
-    # NamespaceListener
-
-    def namespace_added(self, namespace: TrackNamespace) -> None:
-        """Report it."""
-        self._stream.send(Namespace(namespace.suffix_after(self.prefix)))
-        self._namespaces.wake()
-
-    def namespace_removed(self, namespace: TrackNamespace) -> None:
-        """Report that it is gone."""
-        self._stream.send(NamespaceDone(namespace.suffix_after(self.prefix)))
-        self._namespaces.wake()
-
-    # RequestHandler
-
-    def on_message(self, stream: RequestStream, message: Message, now: float) -> None:
-        """An update moves the prefix; a bad one ends the request (MOQT-22 9.5.2, 9.20.20)."""
-        assert isinstance(message, RequestUpdate)
-        prefix = message.parameters.namespace_prefix
-        if prefix is None or prefix == self.prefix:
-            stream.send(RequestOk())
-            return
-        self.end_listening()
-        if is_out_of_reach(prefix):
-            refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "reserved name (MOQT-22 2.4.3)")
-        elif self._namespaces.overlaps(prefix, but=stream.request_id):
-            refuse(stream, RequestErrorCode.PREFIX_OVERLAP, "overlaps another prefix")
-        else:
-            stream.send(RequestOk())
-            self.begin(prefix)
-            return
-        self.end()
-
-    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
-        """Answer so, and end the request (MOQT-22 9.5.1)."""
-        stream.send(error)
-        stream.finish()
-        self.end()
-
-    def end_listening(self) -> None:
-        """Stop listening under the present prefix."""
-        self._directory.unlisten(self.prefix, self)
-
-    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
-        """No more updates; reports go on."""
-
-    def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
-        """The peer wants no more reports."""
-        self.end()
 
     def on_timeout(self, stream: RequestStream, now: float) -> None:
         """Not for a request of the peer's."""

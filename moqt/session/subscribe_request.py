@@ -174,6 +174,7 @@ class PublicationOffer(TrackHandle):
         self._done: PublishDone | None = None
         self._owed = 0
         self._is_rejected = False
+        self._watch_id = subscriber.watch_of(message.name.namespace)
         context.handles[stream.request_id] = self
         parameters = message.parameters
         context.emit(
@@ -185,6 +186,7 @@ class PublicationOffer(TrackHandle):
                 parameters.forward is not False,
                 parameters.group_order,
                 message.properties,
+                self._watch_id,
             )
         )
 
@@ -275,7 +277,7 @@ class PublicationOffer(TrackHandle):
             stream.send(error)
         elif self._done is None:
             self.reject(error)
-            self.context.emit(RequestEnded(stream.request_id))
+            self.context.emit(RequestEnded(stream.request_id, watch_id=self._watch_id))
 
     def _take_answer(self, update_id: int, message: RequestOk | RequestError, now: float) -> None:
         request_id = self.stream.request_id
@@ -308,7 +310,7 @@ class PublicationOffer(TrackHandle):
 
     def _withdraw(self, reset: StreamResetCode | None) -> None:
         self._drop()
-        self.context.emit(RequestEnded(self.stream.request_id, reset))
+        self.context.emit(RequestEnded(self.stream.request_id, reset, self._watch_id))
 
     def on_timeout(self, stream: RequestStream, now: float) -> None:
         """Not for a request of the peer's."""

@@ -10,7 +10,7 @@ from moqt.errors import LocalProtocolError
 from moqt.session.aliases import Aliases
 from moqt.session.feeds import FetchTarget
 from moqt.session.fetch_request import FetchRequest, StatusRequest
-from moqt.session.namespaces import refuse
+from moqt.session.prefixes import refuse
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest, refusal
 from moqt.session.subscription import Subscription
 from moqt.session.track_state import TrackState
@@ -20,7 +20,7 @@ from moqt.wire.params import Parameters
 from moqt.wire.rules import RequestKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.sink import ObjectSink
     from moqt.session.timers import Timer
-    from moqt.types import FullTrackName
+    from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import RangeFilterKind
     from moqt.wire.messages import Publish
 
@@ -60,6 +60,8 @@ class Subscriber:
         self._lost_fill_timer: Timer | None = None
         self.inbound: Inbound
         """Set right after construction; the two know each other."""
+        self.watch_of: Callable[[TrackNamespace], int | None] = lambda _: None
+        """Which SUBSCRIBE_TRACKS of ours a PUBLISH belongs to. `Session` sets it."""
         self._context = context
         self._requests = requests
         self._tracks: dict[FullTrackName, _Track] = {}
