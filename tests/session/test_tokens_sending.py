@@ -167,6 +167,25 @@ def test_a_register_without_answer_counts_and_is_never_used() -> None:
     assert sender.sent(sender.ask()) == []
 
 
+def test_a_token_whose_register_was_lost_is_registered_anew(sender: Sender) -> None:
+    request_id = sender.ask(TOKEN)
+    (lost,) = sender.tokens(request_id)
+    sender.peer.session.cancel(request_id, 0.0)
+    (again,) = sender.tokens(sender.ask(TOKEN))
+    assert (lost.alias_type, again.alias_type) == (REGISTER, REGISTER)
+    assert lost.alias != again.alias
+
+
+def test_a_message_that_was_cancelled_holds_no_alias(sender: Sender) -> None:
+    """8.9#10: nobody answers it any more."""
+    registered(sender)
+    user = sender.ask(TOKEN)
+    sender.peer.session.drop_token(TOKEN)
+    assert sender.sent(sender.ask()) == []
+    sender.peer.session.cancel(user, 0.0)
+    assert sender.sent(sender.ask()) == [DELETE]
+
+
 def test_a_peer_that_forgot_an_alias_gets_the_value(sender: Sender) -> None:
     registered(sender)
     request_id = sender.ask(TOKEN)
