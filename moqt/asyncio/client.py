@@ -192,13 +192,11 @@ class _Dialer:
         return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
     async def _dial_one(self, family: int, address: Address, timeout_s: float) -> MoqtSession:
-        endpoint = UdpEndpoint(self._connected_socket(family, address), remote=address)
-        driver = Driver(
-            HeldConnection(
-                configuration=self._quic_configuration(), transport_config=self._transport_config
-            ),
-            endpoint,
+        connection = HeldConnection(
+            configuration=self._quic_configuration(), transport_config=self._transport_config
         )
+        endpoint = UdpEndpoint(self._connected_socket(family, address), remote=address)
+        driver = Driver(connection, endpoint)
         session = Session(
             role=Role.CLIENT,
             transport=driver.transport,

@@ -186,7 +186,7 @@ class MoqtTap:
         if decoder is None:
             decoder = self._received[stream_id] = self._decoder(stream_id)
         self._log(stream_id, decoder, decoder.receive(offset, data, fin), is_sent=False)
-        if fin:
+        if decoder.is_complete or (fin and decoder.is_over):
             self._received.pop(stream_id, None)
 
     def sent(self, stream_id: int, buffers: Sequence[memoryview | bytes], fin: bool) -> None:

@@ -108,6 +108,34 @@ class StreamDecoder:
         self.is_over = False
         """True after FIN or what cannot be read: nothing more comes of it."""
 
+    @property
+    def is_complete(self) -> bool:
+        """True when all octets up to the FIN were taken."""
+        return self._reassembly.is_complete
+
+    @property
+    def position(self) -> int:
+        """The offset up to which all is read."""
+        return self._at if self._reader is None else self._reader.next_offset
+
+    @property
+    def unfinished(self) -> str | None:
+        """What began and is not whole, with how much of it is there; None: nothing."""
+        if self.is_over:
+            return None
+        reader = self._reader
+        if reader is None:
+            what = "message" if self._is_messages else "stream header"
+            return f"{len(self._held)} octets of an unfinished {what}" if self._held else None
+        if reader.current is not None:
+            missing = self._payload_end - reader.next_offset
+            return (
+                f"Object {reader.current.location}: {missing} of "
+                f"{reader.current.payload_length} payload octets are missing"
+            )
+        pending = reader.octets_pending
+        return f"{pending} octets of an unfinished Object header" if pending else None
+
     def receive(self, offset: int, data: memoryview | bytes, fin: bool) -> list[Decoded]:
         """Take octets, each once, in any order; return what they complete. It never raises."""
         found: list[Decoded] = []
@@ -115,20 +143,17 @@ class StreamDecoder:
             return found
         start = self._reassembly.position
         octets = memoryview(self._reassembly.push(offset, data, fin))
-        is_end = self._reassembly.is_complete
+        is_end = self.is_complete
         try:
             self._read(start, octets, is_end, found)
         except (RemoteProtocolError, ObjectTooLarge) as error:
             self._take(found)
             reason = error.reason if isinstance(error, RemoteProtocolError) else str(error)
-            found.append(Decoded(self._position(), Malformed(reason)))
+            found.append(Decoded(self.position, Malformed(reason)))
             self.is_over = True
         if is_end:
             self.is_over = True
         return found
-
-    def _position(self) -> int:
-        return self._at if self._reader is None else self._reader.next_offset
 
     def _take(self, found: list[Decoded]) -> None:
         if self._reader is not None:

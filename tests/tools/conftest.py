@@ -17,7 +17,7 @@ def certificate() -> CertificatePair:
     return generate_certificate(["localhost", "127.0.0.1"])
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 async def no_leaks() -> AsyncIterator[None]:
     """No task and no socket outlives a test (an unclosed one is a ResourceWarning, an error)."""
     yield

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from moqt.tls import CertificatePair
 
-pytestmark = pytest.mark.filterwarnings("ignore::moqt.asyncio.client.InsecureConnectionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("no_leaks"),
+    pytest.mark.filterwarnings("ignore::moqt.asyncio.client.InsecureConnectionWarning"),
+]
 
 SHORT_S = 0.5
 """The limit of tests that wait for what never comes."""
