@@ -69,6 +69,8 @@ class Limits:
     """Data tracks of one publication."""
     max_manifests: int = 4096
     """Manifest versions of one publication."""
+    manifest_octets: int = 256 << 20
+    """Octets of all of them."""
     max_objects: int = 200_000
     """Object records of one publication, some 700 octets each."""
     fetch_octets: int = 64 << 20
@@ -150,6 +152,7 @@ class _Collection:
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
         self._records = 0
+        self._manifest_octets = 0
         self._is_manifest_over = False
         self._joins: list[asyncio.Task[None]] = []
 
@@ -269,6 +272,10 @@ class _Collection:
         if header.status is not ObjectStatus.NORMAL:
             return
         evidence = self._evidence
+        self._manifest_octets += header.payload_length
+        if self._manifest_octets > self._limits.manifest_octets:
+            self._cut(f"more than {self._limits.manifest_octets} octets of manifests")
+            return
         reading = read_manifest(
             item.object.payload or b"", is_signed=name == MANIFEST_COSE, trusted=self._trusted
         )
@@ -378,9 +385,10 @@ class _Collection:
                 layer = record.location.group_id
                 octets[layer] = octets.get(layer, 0) + record.payload_octets
         if not octets:
-            if track.largest is None:
+            manifest = self._evidence.manifest
+            if track.largest is None or manifest is None:
                 return None
-            return 0, track.largest.group_id
+            return 0, min(track.largest.group_id, manifest.layers - 1)
         first = last = FIRST_FETCHED_LAYER if FIRST_FETCHED_LAYER in octets else min(octets)
         total = octets[first]
         while last + 1 in octets and total + octets[last + 1] <= self._limits.fetch_octets:

@@ -250,11 +250,17 @@ class PublicationEvidence:
     cut: str = ""
     """Which limit ended the collection early."""
 
+    _newest: tuple[int, Manifest | None] = (0, None)
+    """What `manifest` found, and among how many versions: it is asked for with every Object."""
+
     @property
     def manifest(self) -> Manifest | None:
-        """The newest version that could be read."""
-        read = (version.reading.manifest for version in reversed(self.manifests))
-        return next((manifest for manifest in read if manifest is not None), None)
+        """The newest version that could be read; versions are only ever added."""
+        if self._newest[0] != len(self.manifests):
+            read = (version.reading.manifest for version in reversed(self.manifests))
+            found = next((manifest for manifest in read if manifest is not None), None)
+            self._newest = (len(self.manifests), found)
+        return self._newest[1]
 
     @property
     def descriptor(self) -> Descriptor | None:
@@ -265,7 +271,9 @@ class PublicationEvidence:
     def segment(self, track: DataTrackName) -> SegmentEntry | None:
         """Return the newest entry of a track's segment."""
         manifest = self.manifest
-        return None if manifest is None else manifest.segment(track.segment)
+        if manifest is None or track.segment >= len(manifest.segments):
+            return None
+        return manifest.segments[track.segment]  # a manifest numbers them so
 
     def expected_objects(self, track: DataTrackName, layer: int) -> int:
         """Return how many Objects the Group of a layer has; 0 without a manifest."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from kvcs.conformance.evidence import PublicationEvidence, TrackEvidence
     from kvcs.manifest import Manifest
+    from kvcs.names import DataTrackName
 
 __all__ = ["CHECKS", "MAX_UNLISTED_LAYERS"]
 
@@ -79,7 +80,7 @@ def _locations(evidence: PublicationEvidence) -> Finding:
                 if object_id == 0
                 else (f"{_where(version.header.group_id)}: is Object {object_id}, expected 0")
             )
-        groups = sorted(version.header.group_id for version in evidence.manifests)
+        groups = sorted({version.header.group_id for version in evidence.manifests})
         for before, after in pairwise(groups):
             if after != before + 1:
                 yield f"{_where(after)} came, the version before it is Group {before}"
@@ -158,14 +159,15 @@ def _compatibility(evidence: PublicationEvidence) -> Finding:
 
 def _cadence(evidence: PublicationEvidence) -> Finding:
     """Completed layers that no version lists: between two versions, and behind the last one."""
-    versions = _versions(evidence)
+    versions: dict[DataTrackName, list[tuple[int, int]]] = {name: [] for name in evidence.tracks}
+    for group_id, manifest in _versions(evidence):
+        for entry in manifest.segments:
+            for name in entry.tracks:
+                if name in versions:
+                    versions[name].append((group_id, entry.listed_layers(name)))
 
     def results(track: TrackEvidence) -> Iterator[str | None]:
-        listed = [
-            (group_id, entry.listed_layers(track.name))
-            for group_id, manifest in versions
-            if (entry := manifest.segment(track.name.segment)) is not None
-        ]
+        listed = versions[track.name]
         if not any(layers for _, layers in listed):
             return
         for (before_id, before), (after_id, after) in pairwise(listed):
@@ -251,9 +253,16 @@ def _current(evidence: PublicationEvidence) -> Finding:
         return Finding(0, note="there was no manifest yet")
     expected = evidence.manifest_largest.group_id
     came = [version.header.group_id for version in evidence.manifests if version.way is Way.FILL]
+    if evidence.cut and not came:
+        return Finding(0, note="it was not followed so far")
     problem = None
     if came != [expected]:
         problem = f"the fill brought Groups {came}, the current version is Group {expected}"
+    elif any(
+        version.header.group_id == expected and version.way is Way.LIVE
+        for version in evidence.manifests
+    ):
+        problem = f"Group {expected} came by the fill and by the subscription too"
     return Finding.of([problem], if_none="")
 
 

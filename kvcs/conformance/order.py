@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvcs.conformance.evidence import ObjectRecord, PublicationEvidence, TrackEvidence
+    from moqt.types import Location
 
 __all__ = ["CHECKS", "ORDER_SLACK_S"]
 
@@ -104,6 +105,7 @@ def _ends_of_group(evidence: PublicationEvidence) -> Finding:
 
     def results(track: TrackEvidence) -> Iterator[str | None]:
         seen: dict[int, set[int]] = {}
+        filled = _filled(track)
         live: dict[int, int] = {}
         ends: dict[int, int] = {}
         for record in track.objects:
@@ -112,7 +114,7 @@ def _ends_of_group(evidence: PublicationEvidence) -> Finding:
                 ends[group_id] = object_id
             elif record.status is ObjectStatus.NORMAL:
                 seen.setdefault(group_id, set()).add(object_id)
-                if record.way is Way.LIVE:
+                if record.way is Way.LIVE and record.location not in filled:
                     live[group_id] = max(live.get(group_id, -1), object_id)
         for group_id in sorted({*live, *ends}):
             blocks = evidence.expected_objects(track.name, group_id)
@@ -137,6 +139,11 @@ def _ends_of_group(evidence: PublicationEvidence) -> Finding:
     )
 
 
+def _filled(track: TrackEvidence) -> set[Location]:
+    """Return what was published before the subscription, even if it came live as well."""
+    return {record.location for record in track.joined if record.way is Way.FILL}
+
+
 def _may_come_yet(evidence: PublicationEvidence, group_id: int, live: dict[int, int]) -> bool:
     return bool(evidence.cut) and group_id == max(live)
 
@@ -156,7 +163,7 @@ def _ends_of_track(evidence: PublicationEvidence) -> Finding:
                 )
             elif entry.complete and last is not None and not evidence.cut:
                 is_last_live = any(r.location == last and r.way is Way.LIVE for r in track.joined)
-                if is_last_live:
+                if is_last_live and last not in _filled(track):
                     yield f"{track.name}: the last Object came live, and no End of Track"
                 elif track.done is PublishDoneCode.TRACK_ENDED or _fetch_says_ended(track):
                     yield None

@@ -9,9 +9,9 @@ from kvcs.conformance.check import Check, Finding
 from kvcs.geometry import group_id_of, location_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from kvcs.conformance.evidence import FetchEvidence, PublicationEvidence, TrackEvidence
+    from kvcs.conformance.evidence import FetchEvidence, Gap, PublicationEvidence, TrackEvidence
     from moqt.types import Location
 
 __all__ = ["CHECKS"]
@@ -20,9 +20,14 @@ SHOWN = 4
 """Locations that one problem names."""
 
 
-def _some(locations: list[Location]) -> str:
+def _some(locations: list[Location], total: int | None = None) -> str:
+    count = len(locations) if total is None else total
     shown = ", ".join(map(str, locations[:SHOWN]))
-    return shown + (f" and {len(locations) - SHOWN} more" if len(locations) > SHOWN else "")
+    return shown + (f" and {count - SHOWN} more" if count > SHOWN else "")
+
+
+def _told(gaps: list[Gap]) -> str:
+    return "".join(f"; {gap.status.name} up to {gap.last}" for gap in gaps[:SHOWN])
 
 
 def _exactly_once(evidence: PublicationEvidence) -> Finding:
@@ -43,10 +48,9 @@ def _exactly_once(evidence: PublicationEvidence) -> Finding:
             came.add(record.location)
         if twice:
             yield f"{track.name}: came twice: {_some(twice)}"
-        missing = [at for at in _due(evidence, track, came) if at not in came]
-        if missing:
-            told = "".join(f"; {gap.status.name} up to {gap.last}" for gap in track.gaps[:SHOWN])
-            yield f"{track.name}: did not come: {_some(missing)}{told}"
+        lacking, some = _not_come(evidence, track, came)
+        if lacking:
+            yield f"{track.name}: did not come: {_some(some, lacking)}{_told(track.gaps)}"
 
     def results() -> Iterator[str | None]:
         for track in evidence.tracks.values():
@@ -61,45 +65,65 @@ def _exactly_once(evidence: PublicationEvidence) -> Finding:
     return Finding.of(results(), if_none="no track could be subscribed to")
 
 
-def _due(
+def _not_come(
     evidence: PublicationEvidence, track: TrackEvidence, came: set[Location]
-) -> Iterator[Location]:
-    """Yield every Object that must have come: all of a complete segment, else what is behind one
-    that came."""
+) -> tuple[int, list[Location]]:
+    """Return how many Objects that must have come did not, and the first few.
+
+    All of a complete segment must have come, else what is before one that came.
+    """
     manifest, entry = evidence.manifest, evidence.segment(track.name)
     if manifest is None or entry is None:
-        return
-    last = max(came, default=None)
+        return 0, []
     is_all_due = entry.complete and not evidence.cut
-    for layer in range(manifest.layers):
-        for block in range(evidence.expected_objects(track.name, layer)):
-            at = location_of(layer, block)
-            if not is_all_due and (last is None or at > last or _is_on_its_way(evidence, at, last)):
-                return
-            yield at
+    last = max(came, default=None)
+
+    def due(layer: int) -> int:
+        blocks = evidence.expected_objects(track.name, layer)
+        if is_all_due:
+            return blocks
+        # A collection that was cut may have missed what was being sent beside the last Object.
+        if last is None or group_id_of(layer) > last.group_id - (2 if evidence.cut else 0):
+            return 0
+        return min(blocks, last.object_id) if group_id_of(layer) == last.group_id else blocks
+
+    return _lacking(came, range(manifest.layers), due)
 
 
-def _is_on_its_way(evidence: PublicationEvidence, at: Location, last: Location) -> bool:
-    """Whether a collection that was cut may have missed what was being sent beside `last`."""
-    return bool(evidence.cut) and at.group_id >= last.group_id - 1
+def _lacking(
+    came: set[Location], layers: range, due: Callable[[int], int]
+) -> tuple[int, list[Location]]:
+    """Return how many of the first `due(layer)` blocks of layers are not in `came`; the first few.
+
+    The work is bounded by what came and the number of layers: a manifest may claim any size.
+    """
+    blocks_of: dict[int, set[int]] = {}
+    for at in came:
+        blocks_of.setdefault(at.group_id, set()).add(at.object_id)
+    total = 0
+    some: list[Location] = []
+    for layer in layers:
+        blocks = due(layer)
+        have = blocks_of.get(group_id_of(layer), set())
+        lacking = blocks - sum(block < blocks for block in have)
+        total += lacking
+        block = 0
+        while lacking and len(some) < SHOWN and block < blocks:
+            if block not in have:
+                some.append(location_of(layer, block))
+            block += 1
+    return total, some
 
 
 def _fetched(
     evidence: PublicationEvidence, fetch: FetchEvidence, track: TrackEvidence
 ) -> list[str]:
     """Return what is wrong with the Objects that a FETCH brought."""
-    wanted = range(fetch.blocks) if fetch.blocks is not None else None
-    known = {record.location for record in track.joined}
-    if not known:  # nothing came by the subscription: the manifest alone tells
-        known = {
-            location_of(layer, block)
-            for layer in range(fetch.first_layer, fetch.last_layer + 1)
-            for block in range(evidence.expected_objects(track.name, layer))
-        }
     first, last = group_id_of(fetch.first_layer), group_id_of(fetch.last_layer)
 
     def is_asked(at: Location) -> bool:
-        return first <= at.group_id <= last and (wanted is None or at.object_id in wanted)
+        is_block = fetch.blocks is None or at.object_id < fetch.blocks
+        return first <= at.group_id <= last and is_block
 
     where = f"{track.name} layers {fetch.first_layer} to {fetch.last_layer}"
     if fetch.blocks is not None:
@@ -107,12 +131,20 @@ def _fetched(
     if fetch.problem:
         return [f"{where}: {fetch.problem}"]
     came = [record.location for record in fetch.objects]
+    known = {record.location for record in track.joined if is_asked(record.location)}
     problems = []
     if beyond := [at for at in came if not is_asked(at)]:
         problems.append(f"{where}: not asked for: {_some(beyond)}")
-    if missing := sorted({at for at in known if is_asked(at)} - set(came)):
-        told = "".join(f"; {gap.status.name} up to {gap.last}" for gap in fetch.gaps[:SHOWN])
-        problems.append(f"{where}: did not come: {_some(missing)}{told}")
+    if known:
+        some = sorted(known - set(came))
+        lacking = len(some)
+    else:  # nothing came by the subscription: the manifest alone tells what there is
+        layers = range(fetch.first_layer, fetch.last_layer + 1)
+        lacking, some = _lacking(
+            set(came), layers, lambda layer: evidence.expected_objects(track.name, layer)
+        )
+    if lacking:
+        problems.append(f"{where}: did not come: {_some(some, lacking)}{_told(fetch.gaps)}")
     return problems
 
 

@@ -203,6 +203,11 @@ def no_manifest_by_the_fill(evidence: PublicationEvidence) -> None:
 
 
 @case("manifest-current")
+def the_current_manifest_twice(evidence: PublicationEvidence) -> None:
+    evidence.manifests.append(replace(evidence.manifests[0], way=Way.LIVE))
+
+
+@case("manifest-current")
 def a_refused_manifest_fill(evidence: PublicationEvidence) -> None:
     evidence.manifest_refusal = "NOT_SUPPORTED"
 
@@ -395,6 +400,18 @@ def an_object_by_fill_and_live(evidence: PublicationEvidence) -> None:
 
 
 @case("exactly-once")
+def the_last_group_by_fill_and_live(evidence: PublicationEvidence) -> None:
+    """As a relay does that sends its current Group again, ends left out."""
+    objects = evidence.tracks[K].objects
+    again = [record for record in objects if record.location.group_id == 11][:3]
+    evidence.tracks[K].objects = [
+        *(replace(record, way=Way.FILL) for record in objects[:-2] if record not in again),
+        *(replace(record, way=Way.FILL) for record in again),
+        *again,
+    ]
+
+
+@case("exactly-once")
 def an_object_that_never_came(evidence: PublicationEvidence) -> None:
     objects = evidence.tracks[K].objects
     del objects[index_of(objects, 4, 1)]
@@ -500,6 +517,22 @@ def test_a_cut_collection_excuses_what_may_have_been_on_its_way() -> None:
         track.done = None
     evidence.cut = "not all came within 30 s"
     assert judge(evidence).failed() == ()
+
+
+def test_a_manifest_of_any_size_is_judged_by_what_came() -> None:
+    evidence = built()
+    last = evidence.manifests[-1].reading.manifest
+    assert last is not None
+    (entry,) = last.segments
+    huge = replace(
+        last,
+        segments=(replace(entry, span=replace(entry.span, blocks=2**32 - 1), object_digests={}),),
+    )
+    reading = replace(evidence.manifests[-1].reading, manifest=huge)
+    evidence.manifests = [replace(evidence.manifests[-1], reading=reading)]
+    (result,) = [each for each in judge(evidence).results if each.check.id == "exactly-once"]
+    assert result.finding.wrong == 3
+    assert f"and {12 * (2**32 - 4) - 4} more" in result.finding.problems[0]
 
 
 def test_a_status_object_alone_is_no_object() -> None:

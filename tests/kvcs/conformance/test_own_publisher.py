@@ -130,6 +130,7 @@ async def test_several_publications_are_told_apart(certificate: CertificatePair)
         (Limits(listen_s=0.5, max_objects=5), "more than 5 Objects"),
         (Limits(listen_s=0.5, max_tracks=1), "more than 1 data tracks"),
         (Limits(listen_s=0.5, max_manifests=1), "more than 1 manifest versions"),
+        (Limits(listen_s=0.5, manifest_octets=100), "more than 100 octets of manifests"),
     ],
 )
 async def test_no_table_grows_beyond_its_limit(
