@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import TrackStatus
+    from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.sink import ObjectSink
     from moqt.tls import Pem
@@ -43,13 +44,17 @@ def dialer(
     ca: Pem | None = None,
     insecure: bool = False,
     server_name: str | None = None,
+    tokens: Sequence[AuthToken] = (),
+    request_tokens: Sequence[AuthToken] = (),
 ) -> Callable[[MoqtUri], AbstractAsyncContextManager[MoqtSession]]:
     """Return how the sessions of one application are made, wherever a peer sends it.
 
     Trust is that of `connect`, with two exceptions: `insecure` and `server_name` hold for the host
     of `home` alone. A peer that nobody verified must not be able to name another host that nobody
-    verifies; there, the certificate has to hold against `ca`, or the public ones.
+    verifies; there, the certificate has to hold against `ca`, or the public ones. Tokens are for
+    the authority of `home`, host and port: whom a peer names is not shown them.
     """
+    authority = home.authority.lower()
 
     def dial(uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
         is_home = uri.host.lower() == home.host.lower()
@@ -60,6 +65,8 @@ def dialer(
             ca=ca,
             insecure=insecure and is_home,
             server_name=server_name if is_home else None,
+            tokens=tokens if uri.authority.lower() == authority else (),
+            request_tokens=request_tokens if uri.authority.lower() == authority else (),
         )
 
     return dial
@@ -89,11 +96,13 @@ class Client:
         ca: Pem | None = None,
         insecure: bool = False,
         server_name: str | None = None,
+        tokens: Sequence[AuthToken] = (),
+        request_tokens: Sequence[AuthToken] = (),
     ) -> AsyncIterator[Self]:
         """Connect to a moqt:// address; leaving it closes all sessions with NO_ERROR.
 
         Arguments and errors: as `moqt.connect`; `insecure` and `server_name` hold for the host of
-        `url` alone, not for others that a peer names.
+        `url` alone, and tokens for its host and port, not for others that a peer names.
         """
         home = MoqtUri.parse(url)
         dial = dialer(
@@ -103,6 +112,8 @@ class Client:
             ca=ca,
             insecure=insecure,
             server_name=server_name,
+            tokens=tokens,
+            request_tokens=request_tokens,
         )
         sessions = Sessions(home, dial, follow_config or FollowConfig())
         try:

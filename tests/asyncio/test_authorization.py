@@ -165,6 +165,41 @@ async def test_a_client_judges_what_its_server_asks_for(certificate: Certificate
             break
 
 
+async def test_a_client_that_follows_shows_its_tokens_at_home_alone(
+    certificate: CertificatePair,
+) -> None:
+    """Whom a redirect names is not whom the tokens are for; GOAWAY is the same with it."""
+
+    class Seeing(Judge):
+        sessions: list[moqt.SessionAccess]
+
+        def judge_session(self, access: moqt.SessionAccess) -> moqt.Allowed | moqt.Denied:
+            self.sessions.append(access)
+            return moqt.Allowed()
+
+    first, second = Seeing(moqt.Allowed()), Seeing(moqt.Allowed())
+    first.sessions, second.sessions = [], []
+    async with (
+        serving(certificate, token_policy=first) as home,
+        serving(certificate, token_policy=second) as other,
+        moqt.Client.connect(
+            f"moqt://127.0.0.1:{home.port}/",
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            tokens=[TOKEN],
+            request_tokens=[TOKEN],
+        ) as client,
+    ):
+        assert (await client.track_status(NAME)).largest is None
+        home.goaway(f"moqt://127.0.0.1:{other.port}/")
+        await client.session.wait_goaway()
+        assert (await client.track_status(NAME)).largest is None
+    assert [access.tokens for access in first.sessions] == [(TOKEN,)]
+    assert [access.tokens for access in first.asked] == [(TOKEN,)]
+    assert [access.tokens for access in second.sessions] == [()]
+    assert [access.all_tokens for access in second.asked] == [()]
+
+
 async def test_paths_and_authorities(certificate: CertificatePair) -> None:
     """9.1.1#3, 9.1.2#3."""
     async with serving(certificate, paths={"/kv"}) as server:
