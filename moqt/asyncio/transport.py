@@ -19,8 +19,8 @@ MAX_REASON_OCTETS = 512
 
 
 DATAGRAMS_AHEAD = 16
-"""Datagrams that a session lets wait in QUIC; further ones wait in the session, where they may be
-overtaken, and dropped when they are late (MOQT-22 5.2)."""
+"""Datagrams that a session lets wait in QUIC beyond its congestion window; further ones wait in the
+session, where they may be overtaken, and dropped when they are late (MOQT-22 5.2)."""
 
 
 class QuicTransport:
@@ -86,8 +86,10 @@ class QuicTransport:
         return self._connection.is_acknowledged(stream_id)
 
     def datagram_room(self) -> int:
-        """How many datagrams may wait beside those that do."""
-        return DATAGRAMS_AHEAD - self._connection.waiting_datagrams
+        """What the congestion window has room for, a few at least, less those that wait."""
+        connection = self._connection
+        mark = max(DATAGRAMS_AHEAD, connection.sendable_octets // connection.datagram_size)
+        return min(mark, self._config.max_queued_datagrams) - connection.waiting_datagrams
 
     def send_datagram(self, data: bytes) -> bool:
         """Queue an unreliable datagram; False when it's too large, or the queue is full."""

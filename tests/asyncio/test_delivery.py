@@ -46,12 +46,13 @@ async def test_objects_in_datagrams_arrive_up_to_the_largest(certificate: Certif
 async def test_few_datagrams_are_worth_handing_over(certificate: CertificatePair) -> None:
     """5.2#8: QUIC's own queue is kept short; there is room again once they have left."""
     async with quic_pair(certificate) as (near, far):
-        assert near.transport.datagram_room() == DATAGRAMS_AHEAD
-        for _ in range(DATAGRAMS_AHEAD):
+        room = near.transport.datagram_room()
+        assert DATAGRAMS_AHEAD <= room <= 2 * DATAGRAMS_AHEAD
+        for _ in range(room):
             assert near.transport.send_datagram(b"x")
         assert near.transport.datagram_room() == 0
-        await far.until(lambda: len(far.datagrams) == DATAGRAMS_AHEAD)
-        await poll(lambda: near.transport.datagram_room() == DATAGRAMS_AHEAD)
+        await far.until(lambda: len(far.datagrams) == room)
+        await poll(lambda: near.transport.datagram_room() >= DATAGRAMS_AHEAD)
 
 
 async def test_a_stream_is_acknowledged_when_the_peer_has_all_of_it(
