@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from moqt.asyncio.client import InsecureConnectionWarning, connect
     from moqt.asyncio.config import CongestionControl, TransportConfig
     from moqt.asyncio.following import FollowConfig
-    from moqt.asyncio.namespaces import NamespacePublication, NamespaceSubscription
+    from moqt.asyncio.namespaces import (
+        NamespacePublication,
+        NamespaceSubscription,
+        OfferedTracks,
+        sessions_to_ask,
+    )
     from moqt.asyncio.roaming import Client
     from moqt.asyncio.roaming_requests import (
         RoamingFetch,
@@ -77,6 +82,7 @@ __all__ = [
     "ObjectHeader",
     "ObjectSink",
     "ObjectStatus",
+    "OfferedTracks",
     "Placement",
     "PublishDoneCode",
     "RangeFilter",
@@ -105,6 +111,7 @@ __all__ = [
     "connect",
     "errors",
     "serve",
+    "sessions_to_ask",
 ]
 
 _HOMES = {
@@ -125,6 +132,7 @@ _HOMES = {
     "NamespacePublication": "moqt.asyncio.namespaces",
     "NamespaceSubscription": "moqt.asyncio.namespaces",
     "ObjectSink": "moqt.session.sink",
+    "OfferedTracks": "moqt.asyncio.namespaces",
     "Placement": "moqt.session.sink",
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
@@ -146,6 +154,7 @@ _HOMES = {
     "TransportConfig": "moqt.asyncio.config",
     "connect": "moqt.asyncio.client",
     "serve": "moqt.asyncio.server",
+    "sessions_to_ask": "moqt.asyncio.namespaces",
 }
 
 

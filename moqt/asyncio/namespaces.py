@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moqt.asyncio.requests import ItemStream, Request, Signal
 from moqt.session import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
     from moqt.asyncio.requests import RequestHost
+    from moqt.types import TrackNamespace
 
 NamespaceItem = events.NamespaceFound | events.NamespaceGone
 """What a namespace subscription yields."""
+
+TrackItem = events.PublicationOffered | events.TrackSkipped
+"""What a SUBSCRIBE_TRACKS yields."""
 
 Offer = events.PublicationOffered | events.NamespaceOffered
 """What a peer may offer: one track, or a namespace to ask for tracks in."""
 
 MAX_WAITING_OFFERS = 256
-"""Offers of one session that wait for `MoqtSession.offers`; more are refused."""
+"""Offers of one session that wait for `MoqtSession.offers`, and in each OfferedTracks; more are
+refused."""
+
+
+class Advertised(Protocol):
+    """A session, as far as its peer's namespaces go."""
+
+    @property
+    def accepted_namespaces(self) -> frozenset[TrackNamespace]:
+        """The peer's PUBLISH_NAMESPACE that we accepted and neither side has ended."""
+        ...
+
+
+AdvertisedT = TypeVar("AdvertisedT", bound=Advertised)
+
+
+def sessions_to_ask(
+    sessions: Iterable[AdvertisedT], namespace: TrackNamespace
+) -> list[AdvertisedT]:
+    """Return which sessions to ask for a track in exactly `namespace` (MOQT-22 4.1).
+
+    For an application with several sessions: those whose peers advertised just that namespace and
+    were accepted, if there are any; else all of them, since nobody has to advertise.
+    """
+    all_sessions = list(sessions)
+    advertisers = [one for one in all_sessions if namespace in one.accepted_namespaces]
+    return advertisers or all_sessions
 
 
 class NamespaceSubscription(ItemStream[NamespaceItem]):
@@ -39,6 +69,15 @@ class NamespaceSubscription(ItemStream[NamespaceItem]):
         super().__init__(session, what, timeout_s)
         self._send_command = command
 
+    async def move(self, prefix: TrackNamespace) -> None:
+        """Watch `prefix` instead, and wait for the answer (MOQT-22 9.20.20).
+
+        What was reported and lies outside of it is then reported gone. Raises: LocalProtocolError
+        for a prefix that overlaps another one of ours; RequestRejected, after which the publisher
+        ends the request; ResourceBusy while another move is unanswered.
+        """
+        await self._wait_update(self._session.update_prefix(self.request_id, prefix))
+
     def _command(self) -> int:
         return self._send_command()
 
@@ -48,6 +87,83 @@ class NamespaceSubscription(ItemStream[NamespaceItem]):
                 self._is_accepted = True
             case events.NamespaceFound() | events.NamespaceGone():
                 self._put(event)
+
+
+class OfferedTracks(ItemStream[TrackItem]):
+    """SUBSCRIBE_TRACKS: an offer of each track under a prefix, now and later (MOQT-22 3.6).
+
+    `async with` sends it and waits for its answer. `async for` yields PublicationOffered, to be
+    answered by `MoqtSession.accept` or `reject`, and TrackSkipped for a track that is not offered
+    and may be subscribed to. No `takes_offers` is needed. Leaving it refuses what was not read;
+    what was accepted goes on. At most `MAX_WAITING_OFFERS` wait here; more are refused.
+    """
+
+    def __init__(
+        self,
+        session: RequestHost,
+        what: str,
+        timeout_s: float | None,
+        *,
+        command: Callable[[], int],
+        decline: Callable[[events.PublicationOffered], None],
+    ) -> None:
+        super().__init__(session, what, timeout_s)
+        self._send_command = command
+        self._decline = decline
+        self._waiting = 0
+
+    async def move(self, prefix: TrackNamespace) -> None:
+        """Ask for the tracks under `prefix` instead; offers that were made are not touched.
+
+        Raises: as `NamespaceSubscription.move`.
+        """
+        await self._wait_update(self._session.update_prefix(self.request_id, prefix))
+
+    async def set_forward(self, forward: bool) -> None:
+        """Have the offers that follow begin with this Forward State. Raises: as `move`."""
+        await self._wait_update(self._session.update_prefix(self.request_id, None, forward=forward))
+
+    def put(self, offer: events.PublicationOffered) -> bool:
+        """Queue an offer; False when too many wait."""
+        if self._waiting >= MAX_WAITING_OFFERS:
+            return False
+        self._waiting += 1
+        self._put(offer)
+        self._signal.fire()
+        return True
+
+    def withdraw(self, request_id: int) -> None:
+        """The publisher took an offer back: it needs no answer."""
+        for item in self._items:
+            if isinstance(item, events.PublicationOffered) and item.request_id == request_id:
+                self._items.remove(item)
+                self._waiting -= 1
+                self._session.count_queued(-1)
+                return
+
+    async def __anext__(self) -> TrackItem:
+        """Return the next item; see `ItemStream`."""
+        item = await super().__anext__()
+        if isinstance(item, events.PublicationOffered):
+            self._waiting -= 1
+        return item
+
+    def _command(self) -> int:
+        return self._send_command()
+
+    def _receive_item(self, event: events.Event) -> None:
+        match event:
+            case events.RequestAccepted():
+                self._is_accepted = True
+            case events.TrackSkipped():
+                self._put(event)
+
+    def _give_back(self) -> None:
+        for item in self._items:
+            if isinstance(item, events.PublicationOffered):
+                self._decline(item)
+        self._waiting = 0
+        super()._give_back()
 
 
 class NamespacePublication(Request):

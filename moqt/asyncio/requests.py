@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
-    from moqt.types import Location
+    from moqt.types import Location, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
 
@@ -108,6 +108,12 @@ class RequestHost(Protocol):
 
     def refresh_request(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
         """Send a REQUEST_UPDATE that brings tokens alone and return its Request ID."""
+        ...
+
+    def update_prefix(
+        self, request_id: int, prefix: TrackNamespace | None, *, forward: bool | None = None
+    ) -> int:
+        """Send REQUEST_UPDATE for a request about a prefix and return its Request ID."""
         ...
 
     def consume(self, event: events.ObjectReceived) -> None:

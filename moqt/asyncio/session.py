@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
 from moqt.asyncio.info import ConnectionInfo, connection_info
-from moqt.asyncio.namespaces import (
-    Offer,
-    Offers,
-)
+from moqt.asyncio.namespaces import AcceptedNamespace, Offer, OfferedTracks, Offers
 from moqt.asyncio.requests import Request, Signal
 from moqt.asyncio.verbs import SessionVerbs
 from moqt.codes import RequestErrorCode, SessionErrorCode
@@ -24,7 +21,9 @@ if TYPE_CHECKING:
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.core import Session
+    from moqt.session.moving import ServedRequest
     from moqt.session.stats import SessionStats
+    from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.options import SetupOptions
     from moqt.wire.params import FillParameters
@@ -110,6 +109,15 @@ class MoqtSession(SessionVerbs):
         return self._goaway
 
     @property
+    def accepted_namespaces(self) -> frozenset[TrackNamespace]:
+        """The peer's PUBLISH_NAMESPACE that we accepted and neither side has ended."""
+        return frozenset(
+            request.namespace
+            for request in self._requests.values()
+            if isinstance(request, AcceptedNamespace)
+        )
+
+    @property
     def remote_address(self) -> str:
         """The peer's address as host:port, for messages."""
         address = self._driver.connection.get_peer_address()
@@ -125,8 +133,13 @@ class MoqtSession(SessionVerbs):
 
     # --- the end ---
 
-    def goaway(self, uri: str = "", *, timeout_ms: int | None = None) -> None:
+    def goaway(
+        self, uri: str = "", *, timeout_ms: int | None = None, request_id: int | None = None
+    ) -> None:
         """Ask the peer to move to `uri` (empty: the same one) and to close (MOQT-22 6.6.1).
+
+        `request_id`: only that request is to be made again there, one of ours or of
+        `served_requests`; when the time is over it is reset with GOING_AWAY.
 
         Raises: LocalProtocolError for what is no moqt:// address: the scheme stays (MOQT-22 9.2).
         """
@@ -136,8 +149,12 @@ class MoqtSession(SessionVerbs):
                 MoqtUri.parse(uri)
             except ValueError as error:
                 raise errors.LocalProtocolError(f"GOAWAY: New Session URI: {error}") from error
-        self._session.goaway(uri, timeout_ms, now=time.monotonic())
+        self._session.goaway(uri, timeout_ms, request_id=request_id, now=time.monotonic())
         self._driver.wake()
+
+    def served_requests(self, name: FullTrackName | None = None) -> tuple[ServedRequest, ...]:
+        """Return the peer's subscriptions and fetches that we serve, of one track or of all."""
+        return self._session.served_requests(name)
 
     async def close(
         self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""
@@ -242,6 +259,15 @@ class MoqtSession(SessionVerbs):
         self._driver.wake()
         return update_id
 
+    def update_prefix(
+        self, request_id: int, prefix: TrackNamespace | None, *, forward: bool | None = None
+    ) -> int:
+        """Send REQUEST_UPDATE for a request about a prefix and return its Request ID."""
+        self.raise_if_closed()
+        update_id = self._session.update_prefix(request_id, prefix, forward=forward)
+        self._driver.wake()
+        return update_id
+
     def refresh_request(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
         """Send a REQUEST_UPDATE that brings tokens alone and return its Request ID."""
         self.raise_if_closed()
@@ -307,17 +333,30 @@ class MoqtSession(SessionVerbs):
             request.receive(event)
         elif isinstance(event, events.ObjectReceived):
             self.consume(event)
-        elif (
-            isinstance(event, events.NamespaceWithdrawn | events.RequestEnded)
-            and self._offers is not None
-        ):
-            self._offers.withdraw(event.request_id)
+        elif isinstance(event, events.NamespaceWithdrawn | events.RequestEnded):
+            watch = self._watch_of(event) if isinstance(event, events.RequestEnded) else None
+            if watch is not None:
+                watch.withdraw(event.request_id)
+            elif self._offers is not None:
+                self._offers.withdraw(event.request_id)
 
     def _take_offer(self, offer: Offer) -> None:
-        if self._offers is None:
+        if isinstance(offer, events.PublicationOffered) and (watch := self._watch_of(offer)):
+            is_taken = watch.put(offer)
+        elif self._offers is not None:
+            is_taken = self._offers.put(offer)
+        else:
             self.reject(offer, RequestErrorCode.UNINTERESTED, "no offers are taken here")
-        elif not self._offers.put(offer):
+            return
+        if not is_taken:
             self.reject(offer, RequestErrorCode.EXCESSIVE_LOAD, "too many offers wait")
+
+    def _watch_of(
+        self, event: events.PublicationOffered | events.RequestEnded
+    ) -> OfferedTracks | None:
+        """Return the SUBSCRIBE_TRACKS that an offer belongs to."""
+        request = None if event.watch_id is None else self._requests.get(event.watch_id)
+        return request if isinstance(request, OfferedTracks) else None
 
     def _end(self, event: events.SessionEnded) -> None:
         if self._ended is not None:

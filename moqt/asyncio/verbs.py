@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from moqt import errors
@@ -11,6 +12,7 @@ from moqt.asyncio.namespaces import (
     NamespacePublication,
     NamespaceSubscription,
     Offer,
+    OfferedTracks,
     Offers,
 )
 from moqt.asyncio.requests import RequestHost
@@ -191,6 +193,43 @@ class SessionVerbs(RequestHost):
 
         what = f"SUBSCRIBE_NAMESPACE {prefix}"
         return NamespaceSubscription(self, what, timeout_s, self._waking(command))
+
+    def subscribe_tracks(
+        self,
+        prefix: TrackNamespace,
+        *,
+        forward: bool = True,
+        group_order: GroupOrder | None = None,
+        range_filters: Sequence[RangeFilter] = (),
+        include_properties: bool = True,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
+    ) -> OfferedTracks:
+        """Return a request for an offer of each track under `prefix`; `async with` sends it.
+
+        The tracks are offered with what is given here, as `subscribe` has it; a TRACK_PROPERTY
+        filter chooses among them. With `forward` Objects come before an offer is accepted.
+        """
+
+        def command() -> int:
+            return self._session.subscribe_tracks(
+                prefix,
+                forward=forward,
+                group_order=group_order,
+                range_filters=range_filters,
+                include_properties=include_properties,
+                tokens=tokens,
+                now=time.monotonic(),
+            )
+
+        what = f"SUBSCRIBE_TRACKS {prefix}"
+        return OfferedTracks(
+            self, what, timeout_s, command=self._waking(command), decline=self._decline
+        )
+
+    def _decline(self, offer: events.PublicationOffered) -> None:
+        with suppress(errors.LocalProtocolError):  # it was taken back meanwhile
+            self.reject(offer, RequestErrorCode.UNINTERESTED, "not taken")
 
     # --- the peer's offers ---
 

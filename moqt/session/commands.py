@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.fetch_request import FetchRequest
+from moqt.session.moving import ServedRequest, send_goaway
 from moqt.session.own_request import OwnRequest
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
 from moqt.wire.params import NO_PARAMETERS, Parameters
@@ -339,15 +340,31 @@ class SessionCommands:
         if budget is not None and obj.payload is not None:
             budget.consumed(len(obj.payload))
 
-    def goaway(self, uri: str = "", timeout_ms: int | None = None, *, now: float) -> None:
+    def goaway(
+        self,
+        uri: str = "",
+        timeout_ms: int | None = None,
+        *,
+        request_id: int | None = None,
+        now: float,
+    ) -> None:
         """Ask the peer to move; no new requests of ours after that (MOQT-22 9.2).
 
         None: `goaway_timeout_ms`; 0: no fixed time. When the time is over and subscriptions or
         fetches are open, the session is closed with GOAWAY_TIMEOUT.
+        `request_id`: only that request is to move, ours or one that `served_requests` names; it is
+        reset with GOING_AWAY when the time is over.
         """
         if timeout_ms is None:
             timeout_ms = self._context.config.goaway_timeout_ms
-        self._control.send_goaway(uri, timeout_ms, now)
+        if request_id is None:
+            self._control.send_goaway(uri, timeout_ms, now)
+        else:
+            send_goaway(self._requests, request_id, uri, timeout_ms, now=now)
+
+    def served_requests(self, name: FullTrackName | None = None) -> tuple[ServedRequest, ...]:
+        """Return the subscriptions and fetches that we serve, of one track or of all."""
+        return self._publisher.served_requests(name)
 
 
 def _unless_default(priority: int) -> int | None:

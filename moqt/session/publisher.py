@@ -13,6 +13,7 @@ from moqt.codes import (
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
 from moqt.session.events import RequestAccepted, RequestEnded
+from moqt.session.moving import ServedRequest
 from moqt.session.own_request import OwnRequest
 from moqt.session.quirks import fetches_beside_subscription
 from moqt.session.scheduler import Scheduler
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.source import TrackSource
     from moqt.session.timers import Timer
+    from moqt.types import FullTrackName
     from moqt.wire.filters import LocationRange
     from moqt.wire.messages import Fetch, Message, Subscribe, TrackStatus
 
@@ -90,6 +92,14 @@ class Publisher:
     def is_offered(self, track: TrackSource) -> bool:
         """Return whether an offer of `track` by PUBLISH is open."""
         return track in self._offered
+
+    def served_requests(self, name: FullTrackName | None) -> tuple[ServedRequest, ...]:
+        """Return the subscriptions and fetches that are served, of one track or of all."""
+        return tuple(
+            ServedRequest(served.stream.request_id, served.stream.kind, served.track.name)
+            for served in self._served
+            if served.stream.kind is not None and name in (None, served.track.name)
+        )
 
     # Inputs
 

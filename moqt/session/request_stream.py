@@ -73,6 +73,9 @@ class RequestStream:
         self._context = table.context
         self._reassembly = Reassembly()
         self._reader = MessageReader()
+        self.goaway_sent = False
+        self.goaway_timer: Timer | None = None
+        """Resets the request when the time of our GOAWAY is over."""
         self._got_goaway = False
         self._backlog: deque[bytes] = deque()
         self._backlog_octets = 0
@@ -167,6 +170,8 @@ class RequestStream:
     def _leave_if_over(self) -> None:
         if not self.is_send_open and not self.is_receive_open and not self._backlog:
             self.settle()
+            if self.goaway_timer is not None:
+                self.goaway_timer.cancel()
             self._table.forget(self)
 
     def settle(self) -> None:

@@ -181,6 +181,13 @@ class Requests:
         if handler is not None:
             handler.on_timeout(stream, now)
 
+    def find(self, request_id: int) -> RequestStream | None:
+        """Return the stream of an open request, ours or the peer's."""
+        for stream in self.streams.values():
+            if stream.request_id == request_id:
+                return stream
+        return None
+
     # The peer's requests
 
     def admit(self, stream_id: int) -> RequestStream | None:
