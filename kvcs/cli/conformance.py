@@ -55,6 +55,7 @@ def conformance(
         ),
     ] = Limits().timeout_s,
     namespace_form: options.Form = NamespaceForm.BINARY,
+    qlog: options.Qlog = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> int:
@@ -75,10 +76,13 @@ def conformance(
     authority = connect.need_authority(ca)
     trusted = connect.need_trusted(trust)
     limits = Limits(timeout_s=timeout)
+    transport_config = connect.tracing(qlog)
     reports: list[PublicationReport] = []
 
     async def work() -> None:
-        async with open_session(url, ca=authority, insecure=insecure) as session:
+        async with open_session(
+            url, ca=authority, insecure=insecure, transport_config=transport_config
+        ) as session:
             found = (named,) if named is not None else await find(session, prefix, limits)
             for each in found:
                 output.note(f"checking {each}--")

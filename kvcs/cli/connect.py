@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.errors import InvalidKey
 from kvcs.keys import ProducerKey, PublicKey, TrustedKeys
+from moqt.asyncio.config import TransportConfig
 from moqt.tls import load_trust
 from moqt.uri import MoqtUri
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
-__all__ = ["need_authority", "need_signing_key", "need_trusted", "need_url", "run"]
+__all__ = ["need_authority", "need_signing_key", "need_trusted", "need_url", "run", "tracing"]
 
 
 def need_url(text: str) -> MoqtUri:
@@ -27,6 +28,16 @@ def need_url(text: str) -> MoqtUri:
         raise CommandError(
             ExitCode.USAGE, f"URL: {error}", hint="for example moqt://127.0.0.1:4443/"
         ) from error
+
+
+def tracing(directory: Path | None) -> TransportConfig:
+    """Return the limits of connections that leave a qlog in `directory`; None: they leave none."""
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(ExitCode.USAGE, f"--qlog: {error}") from error
+    return TransportConfig(qlog_dir=directory)
 
 
 def need_authority(path: Path | None) -> bytes | None:

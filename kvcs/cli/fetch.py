@@ -44,6 +44,7 @@ def fetch(
     wait: options.Wait = 10.0,
     recover_for: options.RecoverFor = 10.0,
     namespace_form: options.Form = NamespaceForm.BINARY,
+    qlog: options.Qlog = None,
     k_names: options.KNames = K_NAMES,
     v_names: options.VNames = V_NAMES,
     force: options.Force = False,
@@ -69,6 +70,7 @@ def fetch(
         insecure=insecure,
         trust=trust,
         form=namespace_form,
+        qlog=qlog,
         wait_s=wait,
         recover_for_s=recover_for,
     )

@@ -53,6 +53,7 @@ def inspect(
         ),
     ] = 1.0,
     namespace_form: options.Form = NamespaceForm.BINARY,
+    qlog: options.Qlog = None,
     k_names: options.KNames = K_NAMES,
     as_json: options.Json = False,
     debug: options.Debug = False,
@@ -72,12 +73,14 @@ def inspect(
     scope = inputs.find_scope(scope_key_file)
     authority = connect.need_authority(ca)
     auth_tokens = inputs.find_auth_tokens(token_file)
+    transport_config = connect.tracing(qlog)
 
     async def work() -> None:
         async with open_session(
             target,
             ca=authority,
             insecure=insecure,
+            transport_config=transport_config,
             tokens=auth_tokens,
             request_tokens=auth_tokens,
         ) as session:

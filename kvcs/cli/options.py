@@ -22,6 +22,7 @@ __all__ = [
     "Json",
     "KNames",
     "Layers",
+    "Qlog",
     "RecoverFor",
     "ScopeKeyFile",
     "TokenFile",
@@ -120,6 +121,15 @@ Form = Annotated[
     NamespaceForm,
     typer.Option(
         "--namespace-form", help="hex for relays that take text alone; both ends must agree."
+    ),
+]
+Qlog = Annotated[
+    Path | None,
+    typer.Option(
+        "--qlog",
+        metavar="DIR",
+        envvar="KVCS_QLOG_DIR",
+        help="Leave a qlog of every connection there; it holds no payloads and no tokens.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.kvsp.shapes import AnyArray
     from kvcs.publisher import Publication, Segment
+    from moqt.asyncio.config import TransportConfig
     from moqt.session.authorization import AuthToken
 
 __all__ = ["publish"]
@@ -162,6 +163,7 @@ def publish(
         ),
     ] = None,
     namespace_form: options.Form = NamespaceForm.BINARY,
+    qlog: options.Qlog = None,
     force: options.Force = False,
     as_json: options.Json = False,
     debug: options.Debug = False,
@@ -187,6 +189,7 @@ def publish(
         auth_tokens=inputs.find_auth_tokens(token_file),
         signing_key=signing_key,
         config=ProducerConfig(retain_s=FOREVER_S, namespace_form=namespace_form),
+        transport_config=connect.tracing(qlog),
     )
     layers = CacheLayers(CacheFile.open(file), NameTemplate(k_names), NameTemplate(v_names))
     said = Said(model=model, revision=revision, block_tokens=block_tokens, layout=layout)
@@ -236,6 +239,7 @@ def _producer(
     auth_tokens: tuple[AuthToken, ...],
     signing_key: ProducerKey | None,
     config: ProducerConfig,
+    transport_config: TransportConfig,
 ) -> AbstractAsyncContextManager[Producer]:
     """Return the producer that the options ask for, not begun yet."""
     if (listen is None) == (relay is None):
@@ -252,6 +256,7 @@ def _producer(
             insecure=insecure,
             signing_key=signing_key,
             config=config,
+            transport_config=transport_config,
             auth_tokens=auth_tokens,
         )
     assert listen is not None
@@ -274,6 +279,7 @@ def _producer(
         private_key=private_key,
         signing_key=signing_key,
         config=config,
+        transport_config=transport_config,
         token_policy=KnownTokens(auth_tokens) if auth_tokens else None,
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.names import NamespaceForm
+    from moqt.asyncio.config import TransportConfig
     from moqt.session.authorization import AuthToken
     from moqt.types import TrackNamespace
 
@@ -45,6 +46,7 @@ class Wanted:
     insecure: bool
     trusted: TrustedKeys | None
     config: ConsumerConfig
+    transport_config: TransportConfig
 
 
 def wanted(
@@ -60,6 +62,7 @@ def wanted(
     insecure: bool,
     trust: Sequence[Path] | None,
     form: NamespaceForm,
+    qlog: Path | None,
     wait_s: float,
     recover_for_s: float,
 ) -> Wanted:
@@ -94,6 +97,7 @@ def wanted(
         config=ConsumerConfig(
             namespace_form=form, discovery_timeout_s=wait_s, recovery_deadline_s=recover_for_s
         ),
+        transport_config=connect.tracing(qlog),
     )
 
 
@@ -120,6 +124,7 @@ async def retrieving(what: Wanted) -> AsyncIterator[Retrieval]:
             trusted_keys=what.trusted,
             require_signature=what.trusted is not None,
             config=what.config,
+            transport_config=what.transport_config,
             auth_tokens=what.auth_tokens,
         ) as consumer,
         await consumer.retrieve(

@@ -37,6 +37,7 @@ def watch(
     wait: options.Wait = 10.0,
     recover_for: options.RecoverFor = 10.0,
     namespace_form: options.Form = NamespaceForm.BINARY,
+    qlog: options.Qlog = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -56,6 +57,7 @@ def watch(
         insecure=insecure,
         trust=trust,
         form=namespace_form,
+        qlog=qlog,
         wait_s=wait,
         recover_for_s=recover_for,
     )
