@@ -3,7 +3,7 @@
 pycose builds the structure. Two things it does not do here. It signs ES256 with a pure-Python
 package whose authors warn that its timing shows the key, so signatures come from `cryptography`.
 And it parses every header it knows, keys included, out of octets that anyone may have sent, with
-errors of many kinds, so on receipt only the three headers that matter are read, with cbor2.
+errors of many kinds, so on receipt only the three headers that matter are read, by `kvcs.cbor`.
 
 The kid is sent in the protected header, so that nobody on the way can swap it and make a good
 manifest look like one of an unknown key. On receipt it may be in either header. "alg" counts in the
@@ -12,7 +12,6 @@ protected header only (RFC 9052 3.1: it must be authenticated), and must be the 
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +20,7 @@ from pycose import headers
 from pycose.algorithms import EdDSA, Es256
 from pycose.messages.sign1message import Sign1Message
 
+from kvcs import cbor
 from kvcs.errors import SignatureInvalid, UnknownKey
 from kvcs.keys import ProducerKey, SigningAlgorithm, TrustedKeys
 from kvcs.manifest import MAX_MANIFEST_OCTETS
@@ -102,25 +102,19 @@ class SignedManifest:
 
 def _cbor(octets: bytes | memoryview, what: str) -> Any:
     """Return the one CBOR item that `octets` are."""
-    stream = io.BytesIO(octets)
     try:
-        value = cbor2.CBORDecoder(stream).decode()
-    except (cbor2.CBORDecodeError, RecursionError) as error:
-        raise SignatureInvalid(f"{what} not CBOR: {error}") from error
-    if stream.tell() != len(octets):
-        raise SignatureInvalid(
-            f"{what} not one CBOR item: {len(octets) - stream.tell()} octets more"
-        )
-    return value
+        return cbor.parse(octets)
+    except cbor.CborError as error:
+        raise SignatureInvalid(f"{what} not one CBOR item: {error}") from error
 
 
 def _structure(octets: bytes | memoryview, max_octets: int) -> tuple[bytes, Any, bytes, bytes]:
     if len(octets) > max_octets:
         raise SignatureInvalid(f"{len(octets)} octets are over the bound of {max_octets}")
     value = _cbor(octets, "it is")
-    if isinstance(value, cbor2.CBORTag):
-        if value.tag != _SIGN1_TAG:
-            raise SignatureInvalid(f"CBOR tag {value.tag}, expected {_SIGN1_TAG} or none")
+    if isinstance(value, cbor.Tagged):
+        if value.number != _SIGN1_TAG:
+            raise SignatureInvalid(f"CBOR tag {value.number}, expected {_SIGN1_TAG} or none")
         value = value.value
     if not isinstance(value, list) or len(value) != 4:
         raise SignatureInvalid("not an array of 4, as COSE_Sign1 is")
