@@ -367,6 +367,10 @@ class Assembly:
             layer for layer, n in zip(self.layers, self._tracks[track].pending, strict=True) if n
         ]
 
+    def pending(self, track: int) -> list[int]:
+        """Return how many Objects are not verified in a track, a number a layer."""
+        return list(self._tracks[track].pending)
+
     def missing_blocks(self, track: int, layer: int) -> list[int]:
         """Return the blocks of a layer that are not verified in a track."""
         states = self._tracks[track].states[layer - self.layers.start]

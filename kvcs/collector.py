@@ -27,6 +27,7 @@ from kvcs.errors import (
 from kvcs.feeds import choose_tracks
 from kvcs.kvsp.shapes import Component
 from kvcs.losses import Losses
+from kvcs.overtaken import Overtaken
 from kvcs.recovery import OtherPublication, Recovery, Step, StepKind, check_mix
 from kvcs.track_feed import TrackFeed, TrackSink
 from kvcs.wanted import WantedTrack
@@ -126,6 +127,7 @@ class Collector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempt: asyncio.Task[None] | None = None
         self._losses = Losses(self.assembly)
+        self._overtaken = Overtaken(self.assembly, timeout_s=config.overtaken_timeout_s)
         self._manifest_lost = False
         self._manifest_given_up = False
         self._recovered = False
@@ -253,7 +255,7 @@ class Collector:
             return
         feed.tracks.add(track)
         feed.running += 1
-        self._spawn(self._run_track(feed, track, is_complete=is_complete))
+        self._take_from(feed, self._run_track(feed, track, is_complete=is_complete))
 
     async def _run_track(self, feed: Feed, track: int, *, is_complete: bool) -> None:
         try:
@@ -279,6 +281,7 @@ class Collector:
             slots=self._slots,
             threads=self._threads,
             stats=self.stats,
+            redirected=lambda error: self._network.redirected(feed, error),
         )
 
     def _adopt(self, feed: Feed) -> None:
@@ -287,7 +290,8 @@ class Collector:
         self._losses.clear()
         self._manifest_lost = False
         feed.is_followed = True
-        self._spawn(self._follow(feed))
+        self._take_from(feed, self._follow(feed))
+        self._spawn(self._move_on_goaway(feed))
         for entry in feed.manifest.segments:
             if entry.span.segment in self._segments:
                 for track in self._segments[entry.span.segment][1]:
@@ -301,10 +305,31 @@ class Collector:
             self._note(f"manifest: {error}")
         except PublicationUnusable as error:
             self._failure = error
-        finally:
+        except asyncio.CancelledError:
             feed.is_followed = False
-            self._manifest_lost = True
-            self._changed.set()
+            raise
+        feed.is_followed = False
+        self._manifest_lost = True
+        self._changed.set()
+
+    async def _move_on_goaway(self, feed: Feed) -> None:
+        """Go on at the next session when the peer asks to leave this one (MOQT-22 9.2)."""
+        if await feed.session.wait_goaway() is None or self._feed is not feed:
+            return
+        try:
+            following = await self._network.next_feed(feed)
+        except (MoqtError, KvcsError) as error:
+            self._note(f"moving: {error}")  # it goes on where it is, as long as that lasts
+            return
+        try:
+            if self._feed is feed:
+                await self._take_over(following)
+                self.stats.moves += 1
+        except PublicationUnusable as error:
+            self._note(f"moving: {error}")
+        finally:
+            if self._feed is not following:
+                await following.close()
 
     def _needs_manifest(self) -> bool:
         """Whether a later manifest version is waited for."""
@@ -327,10 +352,14 @@ class Collector:
                 return
             now = loop.time()
             self._watch_progress(now)
+            for track, layer in self._overtaken.look(now, [one.blocks for one in self._wanted]):
+                self.lose(track, layer)
             self._recover(now)
             if self._is_hopeless():
                 return
             look_again = self._front_since + self._config.stall_timeout_s
+            if self._overtaken.next_look is not None:
+                look_again = min(look_again, self._overtaken.next_look)
             try:
                 async with asyncio.timeout_at(max(look_again, now)):
                     await self._changed.wait()
@@ -390,7 +419,7 @@ class Collector:
         self._recovery.begin(now)
         if is_attempting:
             return  # it ends within its share of the time
-        step = self._recovery.next_step(now, is_connected=not self.feed.session.is_closed)
+        step = self._recovery.next_step(now, is_connected=not self.feed.is_left)
         if step is None:
             self._give_up()
             return
@@ -442,7 +471,10 @@ class Collector:
 
     async def _reconnect(self) -> None:
         old = self.feed
-        feed = await self._network.open_feed(old.namespace, old.url)
+        feed = await self._network.next_feed(old)
+        if self._feed is not old:  # a GOAWAY led there meanwhile
+            await feed.close()
+            return
         self.stats.reconnects += 1
         await self._take_over(feed)
 
@@ -484,6 +516,7 @@ class Collector:
         except PublicationUnusable:
             await feed.close()
             raise
+        await old.end_tasks()
         self._adopt(feed)
         await old.close()
 
@@ -527,6 +560,11 @@ class Collector:
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
+
+    def _take_from(self, feed: Feed, work: Coroutine[None, None, None]) -> None:
+        task = self._spawn(work)
+        feed.tasks.add(task)
+        task.add_done_callback(feed.tasks.discard)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

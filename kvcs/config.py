@@ -110,6 +110,11 @@ class ConsumerConfig:
     """After so long without a verified Object of the layer that is waited for, its Objects count
     as missing and recovery begins. Longer than any pause that producers make."""
 
+    overtaken_timeout_s: float = 2.0
+    """After so long without a verified Object of a layer that a later layer of its track has
+    overtaken, what lacks of it counts as missing and is asked for by FETCH: some relays drop older
+    Groups of a live track."""
+
     recovery_deadline_s: float = 10.0
     """Time for recovery, from the moment that Objects were found missing and as long as it brings
     none; choose about what recomputing them takes (KVCS 5.4)."""
@@ -127,7 +132,10 @@ class ConsumerConfig:
     """Retrievals of one consumer at once."""
 
     max_endpoints: int = 16
-    """Connections to other endpoints that are kept for recovery."""
+    """Connections to other endpoints that are kept: for recovery, and where peers send us."""
+
+    max_redirects: int = 8
+    """REDIRECTs that one request follows."""
 
     thread_octets: int = 1 * MEBI
     """Data of so many octets or more is hashed and decoded in a worker thread."""
@@ -146,11 +154,13 @@ class ConsumerConfig:
             "discovery_settle_s",
             "manifest_timeout_s",
             "stall_timeout_s",
+            "overtaken_timeout_s",
             "recovery_deadline_s",
             "request_timeout_s",
             "connect_timeout_s",
             "close_timeout_s",
             "thread_octets",
+            "max_redirects",
         ):
             _require(name, getattr(self, name), 0)
         _require("worker_threads", self.worker_threads, 1)
