@@ -392,13 +392,18 @@ def test_fetch_and_track_status_have_no_lifetime(limited: tuple[SessionPair, Rec
     assert pair.server.next_deadline is None
 
 
-def test_the_reset_code_says_that_the_authorization_expired() -> None:
+@pytest.mark.parametrize(
+    "message", [SubscribeNamespace(0, NAMESPACE), SubscribeTracks(0, NAMESPACE)]
+)
+def test_the_reset_code_says_that_the_authorization_expired(
+    message: SubscribeNamespace | SubscribeTracks,
+) -> None:
     policy = Recorder(Allowed(lifetime_ms=1000))
     peer = ScriptedPeer(
         Role.SERVER, directory=directory(), admission=Admission(token_policy=policy)
     )
     stream = peer.open_bidi()
-    peer.send(stream, SubscribeNamespace(0, NAMESPACE))
+    peer.send(stream, message)
     answer = peer.messages(stream)[0]
     assert isinstance(answer, RequestOk)
     assert answer.parameters.expires_ms == 1000
