@@ -6,6 +6,7 @@ import pytest
 
 from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
+from moqt.session.authorization import AuthToken
 from moqt.session.config import Role, SessionConfig
 from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
@@ -16,6 +17,8 @@ from moqt.session.events import (
     RequestAccepted,
     RequestEnded,
     RequestRejected,
+    UpdateAccepted,
+    UpdateRejected,
 )
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, TrackNamespace
@@ -233,7 +236,66 @@ def test_a_closed_session_listens_no_more() -> None:
     assert peer.messages(stream) == []
 
 
+# We move ours
+
+
+def test_our_prefix_moves() -> None:
+    """9.20.20: after the OK suffixes are behind the new prefix; what lies outside is gone."""
+    peer, request_id = watching()
+    peer.send(0, Namespace(ns("a")), Namespace(ns("a", "x")), Namespace(ns("b")))
+    peer.take(NamespaceFound)
+    update_id = peer.session.update_prefix(request_id, ns("kv", "a"))
+    sent = RequestUpdate(update_id, Parameters(namespace_prefix=ns("kv", "a")))
+    assert peer.messages(0)[-1] == sent
+    peer.send(0, NamespaceDone(ns("a")), Namespace(ns("c")))  # before the OK: the old prefix
+    assert peer.take(NamespaceGone) == [NamespaceGone(request_id, ns("kv", "a"))]
+    peer.send(0, RequestOk())
+    assert peer.take(NamespaceGone) == [
+        NamespaceGone(request_id, ns("kv", "b")),
+        NamespaceGone(request_id, ns("kv", "c")),
+    ]
+    assert one(peer.take(UpdateAccepted)).update_id == update_id
+    peer.take(NamespaceFound)
+    peer.send(0, Namespace(ns("x")), Namespace(ns("y")), NamespaceDone(ns("x")))
+    assert peer.take(NamespaceFound) == [NamespaceFound(request_id, ns("kv", "a", "y"))]
+    assert peer.take(NamespaceGone) == [NamespaceGone(request_id, ns("kv", "a", "x"))]
+    peer.send(0, NamespaceDone(ns("b")))
+    violation(peer)
+
+
+def test_a_refused_move_of_ours() -> None:
+    """9.5.1#3: what is known stays known under the old prefix until the stream ends."""
+    peer, request_id = watching()
+    peer.send(0, Namespace(ns("a")))
+    peer.session.update_prefix(request_id, ns("x"))
+    peer.send(0, RequestError(code=RequestErrorCode.PREFIX_OVERLAP), NamespaceDone(ns("a")))
+    assert one(peer.take(UpdateRejected)).code is RequestErrorCode.PREFIX_OVERLAP
+    assert peer.take(NamespaceGone) == [NamespaceGone(request_id, ns("kv", "a"))]
+    peer.send_octets(0, b"", fin=True)
+    assert one(peer.take(RequestEnded)) == RequestEnded(request_id)
+
+
+def test_a_token_alone_moves_nothing() -> None:
+    peer, request_id = watching()
+    peer.send(0, Namespace(ns("a")))
+    peer.session.update_prefix(request_id, tokens=[AuthToken(0, b"renewed")])
+    update = peer.messages(0)[-1]
+    assert isinstance(update, RequestUpdate)
+    assert len(update.parameters.authorization_tokens) == 1
+    peer.send(0, RequestOk(), NamespaceDone(ns("a")))
+    assert peer.take(NamespaceGone) == [NamespaceGone(request_id, ns("kv", "a"))]
+
+
 # Our PUBLISH_NAMESPACE
+
+
+@pytest.mark.parametrize("second", [RequestOk(), RequestError(code=RequestErrorCode.TIMEOUT)])
+def test_a_second_answer_to_our_advertisement(second: RequestOk | RequestError) -> None:
+    """4.1#2."""
+    peer = ScriptedPeer()
+    peer.session.publish_namespace(NAMESPACE, 0.0)
+    peer.send(0, RequestOk(), second)
+    violation(peer)
 
 
 def test_accepted_and_refused_advertisement() -> None:

@@ -1,0 +1,598 @@
+"""SUBSCRIBE_TRACKS, both sides (MOQT-22 3.6, 9.18, 9.19)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moqt.codes import GroupOrder, PublishDoneCode, RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError, ResourceBusy
+from moqt.session.config import Role, SessionConfig
+from moqt.session.directory import TrackDirectory
+from moqt.session.events import (
+    ObjectReceived,
+    PublicationOffered,
+    RequestAccepted,
+    RequestEnded,
+    RequestRejected,
+    TrackSkipped,
+    UpdateAccepted,
+    UpdateRejected,
+)
+from moqt.session.source import TrackSource
+from moqt.testing import ScriptedPeer, SessionPair
+from moqt.types import FullTrackName, TrackNamespace
+from moqt.wire.fields import KeyValue
+from moqt.wire.filters import (
+    IdRange,
+    LocationFilter,
+    LocationFilterType,
+    RangeFilter,
+    RangeFilterKind,
+)
+from moqt.wire.messages import (
+    Goaway,
+    Message,
+    Publish,
+    PublishSkipped,
+    RequestError,
+    RequestOk,
+    RequestUpdate,
+    SubscribeNamespace,
+    SubscribeTracks,
+)
+from moqt.wire.options import SetupOptions
+from moqt.wire.params import FillParameters, Parameters
+from moqt.wire.properties import TrackProperties
+from moqt.wire.tokens import AliasType, AuthorizationToken
+from tests.session.receiving import one
+from tests.session.test_setup import violation
+
+KV = TrackNamespace.of("kv")
+A = TrackNamespace.of("kv", "a")
+B = TrackNamespace.of("kv", "b")
+EVERYTHING = TrackNamespace()
+
+
+def named(namespace: TrackNamespace, name: str) -> FullTrackName:
+    return FullTrackName(namespace, name.encode())
+
+
+# The peer's
+
+
+def serving(
+    *names: FullTrackName, config: SessionConfig | None = None
+) -> tuple[ScriptedPeer, TrackDirectory]:
+    directory = TrackDirectory()
+    for name in names:
+        directory.add(TrackSource(name))
+    return ScriptedPeer(Role.SERVER, directory=directory, config=config), directory
+
+
+def ask(peer: ScriptedPeer, prefix: TrackNamespace, parameters: Parameters | None = None) -> int:
+    stream = peer.open_bidi()
+    message = SubscribeTracks(peer.next_request_id(), prefix, parameters or Parameters())
+    peer.send(stream, message)
+    return stream
+
+
+def published(peer: ScriptedPeer) -> dict[int, Publish]:
+    """Return the PUBLISHes that were sent since the last call, by stream."""
+    found: dict[int, Publish] = {}
+    for stream in peer.transport.sent:
+        if stream % 4 == 1:  # bidirectional, opened by the server under test
+            for message in peer.messages(stream):
+                if isinstance(message, Publish):
+                    found[stream] = message
+    return found
+
+
+def names_of(publishes: dict[int, Publish]) -> list[FullTrackName]:
+    return [message.name for message in publishes.values()]
+
+
+def refused(messages: list[Message]) -> RequestErrorCode:
+    answer = one(messages)
+    assert isinstance(answer, RequestError)
+    return answer.code
+
+
+def test_tracks_are_offered_now_and_later() -> None:
+    """3.6: OK first, then a PUBLISH for each track below the prefix, and no Object is lost."""
+    peer, directory = serving(named(A, "1"), named(TrackNamespace.of("x"), "1"), named(KV, "2"))
+    stream = ask(peer, KV)
+    assert peer.messages(stream) == [RequestOk()]
+    assert peer.transport.order.index(stream) < peer.transport.order.index(1)
+    assert names_of(published(peer)) == [named(A, "1"), named(KV, "2")]
+
+    late = TrackSource(named(B, "3"))
+    directory.add(late)
+    writer = late.open_group(0)
+    writer.write(0, b"first")
+    writer.close()
+    directory.add(TrackSource(named(TrackNamespace.of("y"), "4")))
+    peer.after()
+    ((_, publish),) = published(peer).items()
+    assert (publish.name, publish.parameters) == (late.name, Parameters())
+    data = [bytes(sent) for sent in peer.transport.sent.values() if b"first" in bytes(sent)]
+    assert len(data) == 1
+    assert peer.messages(stream) == []
+
+
+def test_parameters_become_the_state_of_the_subscriptions() -> None:
+    """3.6.2: both of the draft's lists are accepted; FORWARD and GROUP_ORDER come back."""
+    peer, directory = serving(named(A, "1"))
+    track = one(list(directory.tracks()))
+    start = LocationFilter.next_object()
+    wish = Parameters(
+        forward=False,
+        group_order=GroupOrder.DESCENDING,
+        subscriber_priority=3,
+        location_filter=start,
+        object_delivery_timeout_ms=40,
+        subgroup_delivery_timeout_ms=50,
+        range_filters=(RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(1),)),),
+    )
+    unused = replace(wish, fill=FillParameters(), rendezvous_timeout_ms=9, new_group_request=1)
+    ask(peer, KV, unused)
+    ((stream, publish),) = published(peer).items()
+    assert publish.parameters == replace(wish, range_filters=())
+    peer.send(stream, RequestOk(), RequestUpdate(peer.next_request_id(), Parameters(forward=True)))
+    writer = track.open_group(0)
+    writer.write(0, b"filtered out")
+    writer.write(1, b"wanted")
+    peer.after()
+    data = b"".join(bytes(s) for i, s in peer.transport.sent.items() if i % 4 == 3)
+    assert b"wanted" in data
+    assert b"filtered" not in data
+
+
+def test_properties_can_be_left_out() -> None:
+    """INCLUDE_PROPERTIES 0 (MOQT-22 9.20.21)."""
+    properties = TrackProperties.of(default_publisher_priority=9)
+    for include, expected in ((True, properties), (False, TrackProperties())):
+        peer, directory = serving()
+        directory.add(TrackSource(named(A, "1"), properties=properties))
+        ask(peer, KV, Parameters(include_properties=include))
+        assert one(list(published(peer).values())).properties == expected
+
+
+def test_a_filter_chooses_tracks_by_their_properties() -> None:
+    """9.20.14: TRACK_PROPERTY_FILTER; what does not pass is neither offered nor skipped."""
+    kind = 0x7FFE0
+    peer, directory = serving(named(A, "none"))
+    for value in (1, 2):
+        properties = TrackProperties.of(other=[KeyValue(kind, value)])
+        directory.add(TrackSource(named(A, str(value)), properties=properties))
+
+    def wanting(value: int) -> Parameters:
+        chosen = (IdRange(value, value),)
+        one_of_track = RangeFilter(RangeFilterKind.TRACK_PROPERTY, chosen, property_type=kind)
+        return Parameters(range_filters=(one_of_track,))
+
+    stream = ask(peer, KV, wanting(2))
+    assert names_of(published(peer)) == [named(A, "2")]
+    peer.send(stream, RequestUpdate(peer.next_request_id(), wanting(1)))
+    directory.add(
+        TrackSource(named(A, "later"), properties=TrackProperties.of(other=[KeyValue(kind, 1)]))
+    )
+    directory.add(TrackSource(named(A, "bare")))
+    assert names_of(published(peer)) == [named(A, "later")]
+    assert peer.messages(stream) == [RequestOk(), RequestOk()]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        (
+            Parameters(
+                range_filters=(RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, 1),) * 9),)
+            ),
+            RequestErrorCode.INVALID_FILTER,
+        ),
+        (
+            Parameters(location_filter=LocationFilter(LocationFilterType.END_OBJECT, 0, 5, 0, 4)),
+            RequestErrorCode.INVALID_RANGE,
+        ),
+    ],
+)
+def test_filters_that_are_refused(parameters: Parameters, code: RequestErrorCode) -> None:
+    """3.3.2: as for a SUBSCRIBE; nothing is offered."""
+    peer, _ = serving(named(A, "1"), config=SessionConfig(max_filter_ranges=8))
+    stream = ask(peer, KV, _as_sent(parameters))
+    assert refused(peer.messages(stream)) is code
+    assert stream in peer.transport.finished
+    assert not published(peer)
+
+
+def _as_sent(parameters: Parameters) -> Parameters:
+    """Ranges that rise, since others cannot be written."""
+    filters = tuple(
+        replace(one, ranges=tuple(IdRange(3 * n, 3 * n + 1) for n in range(len(one.ranges))))
+        for one in parameters.range_filters
+    )
+    return replace(parameters, range_filters=filters)
+
+
+def test_tokens_are_not_passed_on() -> None:
+    """9.20.2#1: the token of SUBSCRIBE_TRACKS is in no PUBLISH."""
+    peer, _ = serving(named(A, "1"))
+    token = AuthorizationToken(AliasType.USE_VALUE, token_type=7, value=b"secret-value")
+    ask(peer, KV, Parameters(authorization_tokens=(token,)))
+    ((stream, publish),) = published(peer).items()
+    assert publish.parameters.authorization_tokens == ()
+    assert b"secret-value" not in bytes(peer.transport.sent[stream])
+
+
+def test_overlap_is_judged_for_each_kind_by_itself() -> None:
+    """3.6#2: equal and nested prefixes are refused, disjoint ones and the other kind are not."""
+    peer, _ = serving()
+    namespaces = peer.open_bidi()
+    peer.send(namespaces, SubscribeNamespace(peer.next_request_id(), A))
+    first = ask(peer, A)
+    assert peer.messages(first) == [RequestOk()]
+    for prefix in (A, KV, A + TrackNamespace.of("deep"), EVERYTHING):
+        stream = ask(peer, prefix)
+        assert refused(peer.messages(stream)) is RequestErrorCode.PREFIX_OVERLAP
+        assert stream in peer.transport.finished
+    assert peer.messages(ask(peer, B)) == [RequestOk()]
+    other = peer.open_bidi()
+    peer.send(other, SubscribeNamespace(peer.next_request_id(), B))
+    assert peer.messages(other) == [RequestOk()]
+    peer.cancel(first)
+    assert peer.messages(ask(peer, A)) == [RequestOk()]
+
+
+def test_skipped_tracks_are_not_offered_later() -> None:
+    """3.6.3#1: no stream is free, then many are; the track stays skipped, a new one does not."""
+    peer, directory = serving(named(A, "1"), named(A, "2"))
+    peer.transport.max_bidirectional = 1
+    stream = ask(peer, KV)
+    assert names_of(published(peer)) == [named(A, "1")]
+    suffix = TrackNamespace.of("a")
+    assert peer.messages(stream) == [RequestOk(), PublishSkipped(suffix, b"2")]
+    peer.transport.max_bidirectional = 100
+    peer.advance(1.0)
+    second = directory.find(named(A, "2"))
+    assert second is not None
+    second.open_group(0).write(0, b"x")
+    peer.after()
+    wider = RequestUpdate(peer.next_request_id(), Parameters(namespace_prefix=EVERYTHING))
+    peer.send(stream, wider)
+    assert not published(peer)
+    assert peer.messages(stream) == [RequestOk()]
+    directory.remove(second)
+    directory.add(TrackSource(named(A, "2")))  # another track of that name
+    assert names_of(published(peer)) == [named(A, "2")]
+
+
+def test_what_else_is_skipped() -> None:
+    """Tracks offered already, aborted, or of no use to the peer; and all after a GOAWAY."""
+    property_type = 0x4002
+    peer, directory = serving(
+        named(A, "offered"),
+        named(A, "aborted"),
+        config=SessionConfig(peer_lacks=frozenset({property_type})),
+    )
+    mandatory = TrackProperties.of(other=[KeyValue(property_type, 1)])
+    directory.add(TrackSource(named(A, "mandatory"), properties=mandatory))
+    offered, aborted = directory.find(named(A, "offered")), directory.find(named(A, "aborted"))
+    assert offered is not None
+    assert aborted is not None
+    peer.session.publish(offered, now=0.0)
+    aborted.abort(PublishDoneCode.INTERNAL_ERROR, "no")
+    published(peer)
+    stream = ask(peer, A)
+    skipped = [m for m in peer.messages(stream) if isinstance(m, PublishSkipped)]
+    assert {m.name for m in skipped} == {b"offered", b"aborted", b"mandatory"}
+    peer.send(peer.control, Goaway())
+    directory.add(TrackSource(named(A, "late")))
+    assert peer.messages(stream) == [PublishSkipped(EVERYTHING, b"late")]
+    assert not published(peer)
+
+
+def test_offers_outlive_their_request() -> None:
+    """A PUBLISH is a request of its own: the end of SUBSCRIBE_TRACKS ends no subscription."""
+    peer, directory = serving(named(A, "1"))
+    stream = ask(peer, KV)
+    ((offer, _),) = published(peer).items()
+    peer.cancel(stream)
+    directory.add(TrackSource(named(A, "2")))
+    assert not published(peer)
+    peer.send(offer, RequestOk())
+    track = directory.find(named(A, "1"))
+    assert track is not None
+    track.open_group(0).write(0, b"still sent")
+    peer.after()
+    assert any(b"still sent" in bytes(sent) for sent in peer.transport.sent.values())
+
+
+def test_a_requesters_fin_ends_nothing() -> None:
+    """6.4.2.2#6: FIN is no cancellation; offers go on."""
+    peer, directory = serving()
+    stream = ask(peer, KV)
+    peer.send_octets(stream, b"", fin=True)
+    directory.add(TrackSource(named(A, "1")))
+    assert names_of(published(peer)) == [named(A, "1")]
+
+
+def test_updates_count_for_later_offers_only() -> None:
+    """9.5: FORWARD and the prefix; what was offered under the old prefix is left alone."""
+    peer, directory = serving(named(A, "1"), named(B, "2"))
+    stream = ask(peer, A)
+    ((first, _),) = published(peer).items()
+    update = Parameters(namespace_prefix=B, forward=False)
+    peer.send(stream, RequestUpdate(peer.next_request_id(), update))
+    assert peer.messages(stream) == [RequestOk(), RequestOk()]
+    ((_, publish),) = published(peer).items()
+    assert (publish.name, publish.parameters.forward) == (named(B, "2"), False)
+    directory.add(TrackSource(named(A, "3")))
+    assert not published(peer)
+    assert first not in peer.transport.resets
+    assert peer.messages(ask(peer, A)) != []
+
+
+@pytest.mark.parametrize(
+    ("prefix", "code"),
+    [
+        (KV, RequestErrorCode.PREFIX_OVERLAP),
+        (TrackNamespace.of(".", "x"), RequestErrorCode.DOES_NOT_EXIST),
+    ],
+)
+def test_a_prefix_that_cannot_move_ends_the_request(
+    prefix: TrackNamespace, code: RequestErrorCode
+) -> None:
+    """9.20.20#1, 9.5.1#3: REQUEST_ERROR and the end of the stream."""
+    peer, directory = serving()
+    ask(peer, B)
+    stream = ask(peer, A)
+    peer.messages(stream)
+    peer.send(stream, RequestUpdate(peer.next_request_id(), Parameters(namespace_prefix=prefix)))
+    assert refused(peer.messages(stream)) is code
+    assert stream in peer.transport.finished
+    directory.add(TrackSource(named(A, "1")))
+    assert not published(peer)
+
+
+def test_reserved_prefixes_do_not_exist() -> None:
+    """2.4.3#2: (".") as the prefix of either kind."""
+    peer, _ = serving()
+    assert refused(peer.messages(ask(peer, TrackNamespace.of(".")))) is (
+        RequestErrorCode.DOES_NOT_EXIST
+    )
+    stream = peer.open_bidi()
+    peer.send(stream, SubscribeNamespace(peer.next_request_id(), TrackNamespace.of(".")))
+    assert refused(peer.messages(stream)) is RequestErrorCode.DOES_NOT_EXIST
+
+
+def test_too_many_skipped_tracks_end_the_request() -> None:
+    """`max_request_stream_octets` bounds what waits for a peer that reads nothing."""
+    names = [named(A, f"track {number}") for number in range(50)]
+    peer, directory = serving(*names, config=SessionConfig(max_request_stream_octets=200))
+    peer.transport.max_bidirectional = 0
+    stream = peer.open_bidi()
+    peer.transport.stream_rooms[stream] = 0
+    peer.send(stream, SubscribeTracks(peer.next_request_id(), KV))
+    assert peer.transport.resets[stream] is StreamResetCode.EXCESSIVE_LOAD
+    directory.add(TrackSource(named(A, "more")))
+    peer.after()
+    assert peer.session.stats.open_requests == 0
+
+
+def test_a_closed_session_offers_nothing() -> None:
+    peer, directory = serving()
+    ask(peer, KV)
+    peer.session.close(now=0.0)
+    directory.add(TrackSource(named(A, "1")))
+    assert not published(peer)
+
+
+def test_an_unanswered_offer_times_out() -> None:
+    """`request_timeout_s` counts from when the track was added."""
+    peer, _ = serving(named(A, "1"), config=SessionConfig(request_timeout_s=2.0))
+    ask(peer, KV)
+    ((offer, _),) = published(peer).items()
+    peer.advance(3.0)
+    assert offer in peer.transport.resets
+    assert peer.take(RequestRejected)[0].timed_out
+
+
+# Ours
+
+
+def watching() -> tuple[ScriptedPeer, int]:
+    peer = ScriptedPeer()
+    request_id = peer.session.subscribe_tracks(KV, now=0.0)
+    peer.send(0, RequestOk())
+    assert one(peer.take(RequestAccepted)).request_id == request_id
+    return peer, request_id
+
+
+def offer(peer: ScriptedPeer, name: FullTrackName, alias: int = 1) -> int:
+    stream = peer.open_bidi()
+    peer.send(stream, Publish(peer.next_request_id(), name, alias))
+    return stream
+
+
+def test_what_is_sent() -> None:
+    """9.18: of the two parameter lists the short one, and nothing that is the default."""
+    peer = ScriptedPeer()
+    peer.session.subscribe_tracks(KV, now=0.0)
+    assert peer.messages(0) == [SubscribeTracks(0, KV)]
+    chosen = (RangeFilter(RangeFilterKind.TRACK_PROPERTY, (IdRange(1),), property_type=2),)
+    peer.session.subscribe_tracks(
+        A,
+        forward=False,
+        group_order=GroupOrder.DESCENDING,
+        range_filters=chosen,
+        include_properties=False,
+        now=0.0,
+    )
+    parameters = Parameters(
+        forward=False,
+        group_order=GroupOrder.DESCENDING,
+        range_filters=chosen,
+        include_properties=False,
+    )
+    assert peer.messages(4) == [SubscribeTracks(2, A, parameters)]
+
+
+@pytest.mark.parametrize(
+    "first", [PublishSkipped(TrackNamespace.of("a"), b"1"), RequestUpdate(1, Parameters())]
+)
+def test_the_first_reply_is_an_answer(first: Message) -> None:
+    """3.6#1: anything else closes the session."""
+    peer = ScriptedPeer()
+    peer.session.subscribe_tracks(KV, now=0.0)
+    peer.send(0, first)
+    violation(peer)
+
+
+def test_offers_and_skipped_tracks_arrive() -> None:
+    peer, request_id = watching()
+    offer(peer, named(A, "1"))
+    offer(peer, named(TrackNamespace.of("x"), "2"), alias=2)
+    assert [event.watch_id for event in peer.take(PublicationOffered)] == [request_id, None]
+    peer.send(0, PublishSkipped(TrackNamespace.of("a"), b"3"), PublishSkipped(EVERYTHING, b""))
+    assert peer.take(TrackSkipped) == [
+        TrackSkipped(request_id, named(A, "3")),
+        TrackSkipped(request_id, named(KV, "")),
+    ]
+
+
+def test_an_offer_may_overtake_the_answer_and_be_taken_back() -> None:
+    peer = ScriptedPeer()
+    request_id = peer.session.subscribe_tracks(KV, now=0.0)
+    stream = offer(peer, named(A, "1"))
+    offered = one(peer.take(PublicationOffered))
+    assert offered.watch_id == request_id
+    peer.cancel(stream)
+    assert one(peer.take(RequestEnded)) == RequestEnded(
+        offered.request_id, StreamResetCode.from_wire(1), request_id
+    )
+
+
+def test_skipped_name_that_is_too_long_for_its_prefix() -> None:
+    peer, _ = watching()
+    peer.send(0, PublishSkipped(TrackNamespace(tuple(b"x" for _ in range(32))), b"1"))
+    violation(peer)
+
+
+@pytest.mark.parametrize("how", ["fin", "reset", "cancel"])
+def test_after_its_end_no_offer_belongs_to_it(how: str) -> None:
+    peer, request_id = watching()
+    if how == "fin":
+        peer.send_octets(0, b"", fin=True)
+        assert one(peer.take(RequestEnded)) == RequestEnded(request_id)
+    elif how == "reset":
+        peer.reset(0)
+        assert one(peer.take(RequestEnded)).reset is StreamResetCode.from_wire(1)
+    else:
+        peer.session.cancel(request_id, 0.0)
+    offer(peer, named(A, "1"))
+    assert one(peer.take(PublicationOffered)).watch_id is None
+
+
+def test_our_prefix_moves_and_late_offers_still_belong_to_it() -> None:
+    """Streams overtake each other: offers for the old prefix may come behind the OK."""
+    peer, request_id = watching()
+    other = TrackNamespace.of("other")
+    update_id = peer.session.update_prefix(request_id, other, forward=False)
+    sent = RequestUpdate(update_id, Parameters(namespace_prefix=other, forward=False))
+    assert peer.messages(0)[-1] == sent
+    offer(peer, named(other, "1"), alias=1)
+    peer.send(0, RequestOk(), PublishSkipped(EVERYTHING, b"2"))
+    assert one(peer.take(UpdateAccepted)).update_id == update_id
+    assert one(peer.take(TrackSkipped)).name == named(other, "2")
+    offer(peer, named(A, "3"), alias=3)
+    assert [e.watch_id for e in peer.take(PublicationOffered)] == [request_id, request_id]
+
+
+def test_a_refused_move_keeps_the_prefix_until_the_end() -> None:
+    """9.5.1#3: the responder ends the stream behind its REQUEST_ERROR."""
+    peer, request_id = watching()
+    peer.session.update_prefix(request_id, TrackNamespace.of("other"))
+    peer.send(0, RequestError(code=RequestErrorCode.PREFIX_OVERLAP), fin=True)
+    assert one(peer.take(UpdateRejected)).code is RequestErrorCode.PREFIX_OVERLAP
+    assert one(peer.take(RequestEnded)).request_id == request_id
+    with pytest.raises(LocalProtocolError, match="prefix"):
+        peer.session.update_prefix(request_id, A)
+
+
+def test_moving_onto_another_prefix_of_ours_is_refused_here() -> None:
+    """9.5.2#1: equal and nested, also one that is only being moved to; each kind by itself."""
+    peer = ScriptedPeer()
+    session = peer.session
+    first, second, namespaces = (
+        session.subscribe_tracks(A, now=0.0),
+        session.subscribe_tracks(B, now=0.0),
+        session.subscribe_namespace(TrackNamespace.of("n"), 0.0),
+    )
+    with pytest.raises(LocalProtocolError, match="updates"):
+        session.update_prefix(first, TrackNamespace.of("z"))  # it has no answer yet
+    for stream in (0, 4, 8):
+        peer.send(stream, RequestOk())
+        peer.messages(stream)
+    for prefix in (B, KV, B + TrackNamespace.of("deep"), EVERYTHING):
+        with pytest.raises(LocalProtocolError, match=r"overlaps .*9\.5\.2"):
+            session.update_prefix(first, prefix)
+    assert peer.messages(0) == []
+    session.update_prefix(first, TrackNamespace.of("n"))  # the other kind has that one
+    with pytest.raises(ResourceBusy, match="moved"):
+        session.update_prefix(first, TrackNamespace.of("z"))
+    with pytest.raises(LocalProtocolError, match="overlaps"):
+        session.update_prefix(second, TrackNamespace.of("n", "deep"))
+    with pytest.raises(LocalProtocolError, match="reserved"):
+        session.update_prefix(second, TrackNamespace.of(".x"))
+    with pytest.raises(LocalProtocolError, match="Forward State"):
+        session.update_prefix(namespaces, forward=False)
+    with pytest.raises(LocalProtocolError, match="prefix"):
+        session.update_prefix(99, A)
+
+
+def test_filters_that_the_peer_does_not_take_are_not_sent() -> None:
+    """9.1.6#1: SUBSCRIBE_TRACKS too is refused here when the peer allows no Ranges."""
+    peer = ScriptedPeer(options=SetupOptions())
+    chosen = (RangeFilter(RangeFilterKind.TRACK_PROPERTY, (IdRange(1),), property_type=2),)
+    with pytest.raises(LocalProtocolError, match="INVALID_FILTER"):
+        peer.session.subscribe_tracks(KV, range_filters=chosen, now=0.0)
+    assert peer.session.stats.open_requests == 0
+    with pytest.raises(LocalProtocolError, match="reserved"):
+        peer.session.subscribe_tracks(TrackNamespace.of(".x"), now=0.0)
+
+
+def test_both_ends() -> None:
+    """Tracks of a server, before and after; one Object each, once, from offers that forward."""
+    directory = TrackDirectory()
+    early = TrackSource(named(A, "early"))
+    directory.add(early)
+    pair = SessionPair(server_directory=directory)
+    watch = pair.client.subscribe_tracks(KV, now=pair.now)
+    pair.run()
+    late = TrackSource(named(B, "late"))
+    directory.add(late)
+    for track in (early, late):
+        writer = track.open_group(0)
+        writer.write(0, track.name.name)
+        writer.close()
+        track.end()
+    pair.run()
+    offers = pair.take(Role.CLIENT, PublicationOffered)
+    assert [(event.name, event.watch_id) for event in offers] == [
+        (early.name, watch),
+        (late.name, watch),
+    ]
+    for event in offers:
+        pair.client.accept(event.request_id, now=pair.now)
+    pair.run()
+    got = {
+        bytes(event.object.payload)
+        for event in pair.take(Role.CLIENT, ObjectReceived)
+        if event.object.payload
+    }
+    assert got == {b"early", b"late"}
+    pair.client.cancel(watch, pair.now)
+    pair.run()
+    assert pair.client.stats.open_requests == pair.server.stats.open_requests == 0
