@@ -7,9 +7,11 @@ The input that fails is kept under build/fuzz/ and told; the exit code is then 1
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +22,7 @@ INPUT_TIMEOUT_S = 10
 """One input that takes longer is a finding: work must be bounded by its length."""
 MAX_INPUT_OCTETS = 2048
 MAX_MEMORY_MIB = 2048
+MAX_PROCESSES = 4
 START_S = 60.0
 """What a process may take beyond its fuzzing time, to start with instrumentation and to end."""
 
@@ -67,9 +70,9 @@ def fuzz(name: str, seconds: int) -> bool:
     if code == 0:
         print(f"{name}: {_executed(output)} inputs", flush=True)
         return True
-    print(output[-6000:], flush=True)
-    kept = sorted(path.relative_to(ROOT) for path in FOUND.glob(f"{name}-*"))
-    print(f"{name}: failed with exit code {code}; input kept: {', '.join(map(str, kept))}")
+    kept = sorted(str(path.relative_to(ROOT)) for path in FOUND.glob(f"{name}-*"))
+    what = f"input kept: {', '.join(kept)}" if kept else "it did not start"
+    print(f"{output[-6000:]}\n{name}: failed with exit code {code}; {what}", flush=True)
     return False
 
 
@@ -93,8 +96,12 @@ def main() -> int:
     unknown = set(arguments.targets) - set(names)
     if unknown:
         parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    results = [fuzz(name, arguments.seconds) for name in arguments.targets or names]
-    return 0 if all(results) else 1
+    # Half of a short run is instrumentation, so targets run side by side.
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_PROCESSES)) as threads:
+        results = threads.map(
+            lambda name: fuzz(name, arguments.seconds), arguments.targets or names
+        )
+        return 0 if all(list(results)) else 1
 
 
 if __name__ == "__main__":
