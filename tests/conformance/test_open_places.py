@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
-from moqt.errors import RemoteProtocolError
 from moqt.session.config import Role
 from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     FetchEstablished,
     ObjectReceived,
+    RequestAccepted,
     RequestRejected,
     TrackMalformed,
 )
@@ -35,7 +35,6 @@ from moqt.wire.messages import (
 from moqt.wire.options import SetupOptions
 from moqt.wire.params import Parameters
 from moqt.wire.properties import PropertyType, TrackProperties
-from moqt.wire.rules import RequestKind, validate_request_ok
 from moqt.wire.tokens import AuthorizationToken
 from tests.conformance.test_messages import EVERYTHING
 from tests.session.receiving import NAME as ASKED
@@ -90,10 +89,14 @@ def test_an_unknown_token_alias_has_the_session_codes_number() -> None:
 def test_properties_in_a_subscribe_tracks_ok_are_ignored() -> None:
     """AMB#4: nothing forbids them there, and they mean nothing."""
     answer = RequestOk(properties=TrackProperties.of(default_publisher_priority=3))
-    validate_request_ok(answer, RequestKind.SUBSCRIBE_TRACKS)
-    for kind in (RequestKind.SUBSCRIBE_NAMESPACE, RequestKind.PUBLISH_NAMESPACE):
-        with pytest.raises(RemoteProtocolError):
-            validate_request_ok(answer, kind)
+    peer = ScriptedPeer()
+    watch = peer.session.subscribe_tracks(NAMESPACE, now=0.0)
+    peer.send(0, answer)
+    assert one(peer.take(RequestAccepted)).request_id == watch
+    assert not peer.session.is_closed
+    peer.session.subscribe_namespace(NAMESPACE, 0.0)
+    peer.send(4, answer)
+    assert peer.session.is_closed
 
 
 @pytest.mark.parametrize("end", [Location(2, 2), Location(2, (1 << 64) - 1), Location(1, 0)])

@@ -100,7 +100,7 @@ def refused(messages: list[Message]) -> RequestErrorCode:
 
 
 def test_tracks_are_offered_now_and_later() -> None:
-    """3.6: OK first, then a PUBLISH for each track below the prefix, and no Object is lost."""
+    """AMB#4, 3.6: OK first, then a PUBLISH for each track below the prefix; no Object is lost."""
     peer, directory = serving(named(A, "1"), named(TrackNamespace.of("x"), "1"), named(KV, "2"))
     stream = ask(peer, KV)
     assert peer.messages(stream) == [RequestOk()]
@@ -122,7 +122,7 @@ def test_tracks_are_offered_now_and_later() -> None:
 
 
 def test_parameters_become_the_state_of_the_subscriptions() -> None:
-    """3.6.2: both of the draft's lists are accepted; FORWARD and GROUP_ORDER come back."""
+    """AMB#6: 3.6.2: both of the draft's lists are accepted; FORWARD and GROUP_ORDER come back."""
     peer, directory = serving(named(A, "1"))
     track = one(list(directory.tracks()))
     start = LocationFilter.next_object()
@@ -150,7 +150,7 @@ def test_parameters_become_the_state_of_the_subscriptions() -> None:
 
 
 def test_properties_can_be_left_out() -> None:
-    """INCLUDE_PROPERTIES 0 (MOQT-22 9.20.21)."""
+    """9.20.21#1: INCLUDE_PROPERTIES 0 (MOQT-22 9.20.21)."""
     properties = TrackProperties.of(default_publisher_priority=9)
     for include, expected in ((True, properties), (False, TrackProperties())):
         peer, directory = serving()
@@ -199,7 +199,7 @@ def test_a_filter_chooses_tracks_by_their_properties() -> None:
     ],
 )
 def test_filters_that_are_refused(parameters: Parameters, code: RequestErrorCode) -> None:
-    """3.3.2: as for a SUBSCRIBE; nothing is offered."""
+    """3.3.2#2: 3.3.2: as for a SUBSCRIBE; nothing is offered."""
     peer, _ = serving(named(A, "1"), config=SessionConfig(max_filter_ranges=8))
     stream = ask(peer, KV, _as_sent(parameters))
     assert refused(peer.messages(stream)) is code
@@ -417,7 +417,7 @@ def offer(peer: ScriptedPeer, name: FullTrackName, alias: int = 1) -> int:
 
 
 def test_what_is_sent() -> None:
-    """9.18: of the two parameter lists the short one, and nothing that is the default."""
+    """AMB#6: 9.18: of the two parameter lists the short one, and nothing that is the default."""
     peer = ScriptedPeer()
     peer.session.subscribe_tracks(KV, now=0.0)
     assert peer.messages(0) == [SubscribeTracks(0, KV)]
