@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -12,32 +12,31 @@ from kvcs.assembly import UsableLayer
 from kvcs.collector import Collector
 from kvcs.config import ConsumerConfig
 from kvcs.destinations import Destinations
-from kvcs.discovery import Discovery
-from kvcs.errors import (
-    CompatibilityMismatch,
-    InvalidName,
-    PublicationNotFound,
-    PublicationUnusable,
-)
 from kvcs.feeds import Feed
+from kvcs.finder import Finder
 from kvcs.kvsp.identity import Prefix
 from kvcs.manifest_feed import ManifestFeed
-from kvcs.names import PublicationName
+from kvcs.names import MANIFEST
 from kvcs.recovery import Endpoint, OtherPublication
 from kvcs.stats import ConsumerStats, RetrievalStats
 from kvcs.trust import Trust
 from kvcs.watch import Watches
 from moqt.asyncio.client import connect
 from moqt.asyncio.config import TransportConfig
-from moqt.errors import MoqtError, ResourceBusy
+from moqt.asyncio.following import FollowConfig, Sessions, follow
+from moqt.asyncio.roaming import Client
+from moqt.errors import ResourceBusy
+from moqt.types import FullTrackName
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from kvcs.collector import Recompute
     from kvcs.destinations import Into
+    from kvcs.discovery import Discovery
     from kvcs.errors import MissingObject
     from kvcs.keys import TrustedKeys
     from kvcs.kvsp.descriptor import Descriptor
@@ -45,7 +44,9 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest
     from kvcs.recovery import Source
     from kvcs.watch import Watching
+    from moqt.asyncio.following import Place
     from moqt.asyncio.session import MoqtSession
+    from moqt.errors import RequestRejected
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
@@ -204,9 +205,18 @@ class Consumer:
         self._authority = MoqtUri.parse(url).authority.lower()
         self._auth_tokens = tuple(auth_tokens)
         self._stats = ConsumerStats()
-        self._sessions: dict[str, MoqtSession] = {}
-        self._stacks: dict[str, AsyncExitStack] = {}
-        self._dialing: dict[str, asyncio.Lock] = {}
+        home = MoqtUri.parse(url)
+        self._named_hosts = {home.host.lower()}
+        follow_timeout_s = (
+            2 * config.request_timeout_s + config.manifest_timeout_s + config.connect_timeout_s
+        )
+        limits = FollowConfig(
+            max_redirects=config.max_redirects,
+            max_sessions=config.max_endpoints + 2,  # the own one, and one that is being left
+            follow_timeout_s=follow_timeout_s,
+        )
+        self._sessions = Sessions(home, self._dial, limits)
+        self._client = Client(self._sessions)
         self._watches = Watches()
         self._retrievals: set[Retrieval] = set()
         self._threads = ThreadPoolExecutor(config.worker_threads, "kvcs-consumer")
@@ -248,7 +258,7 @@ class Consumer:
             auth_tokens=auth_tokens,
         )
         try:
-            await consumer._dial(url, consumer._transport_config.handshake_timeout_s)
+            await consumer._sessions.home()
             yield consumer
         finally:
             await consumer._close()
@@ -263,7 +273,7 @@ class Consumer:
     @property
     def session(self) -> MoqtSession:
         """The session with the consumer's own endpoint, the last one if it is lost."""
-        return self._sessions[self._url]
+        return self._client.session
 
     @property
     def stats(self) -> ConsumerStats:
@@ -322,7 +332,7 @@ class Consumer:
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
             taken = covered if blocks is None else min(blocks, covered)
             collector = Collector(
-                _Network(self, prefix, finder),
+                _Network(self, prefix, finder.discovery),
                 prefix=prefix,
                 first_layer=first_layer,
                 last_layer=last_layer,
@@ -345,7 +355,7 @@ class Consumer:
             collector.begin(feed)
             return collector, taken
 
-        finder = _Finder(self, prefix, begin)
+        finder = Finder(_Publications(self), prefix, begin, self.config)
         try:
             if publication is not None:
                 collector, taken = await finder.take(publication)
@@ -372,185 +382,133 @@ class Consumer:
 
     # Sessions
 
+    def _dial(self, uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
+        """Connect to one address: the caller's own, a source, or where a peer sends us."""
+        timeout_s = self.config.connect_timeout_s
+        if self._sessions.last_home is None:
+            timeout_s = self._transport_config.handshake_timeout_s
+        # Another authority is not whom the tokens are for, nor, unless the caller named it, a host
+        # that may go unverified.
+        tokens = self._auth_tokens if uri.authority.lower() == self._authority else ()
+        return connect(
+            str(uri),
+            ca=self._ca,
+            insecure=self._insecure and uri.host.lower() in self._named_hosts,
+            config=self._session_config,
+            transport_config=replace(self._transport_config, handshake_timeout_s=timeout_s),
+            tokens=tokens,
+            request_tokens=tokens,
+        )
+
+    async def _place(self, url: str | None) -> Place:
+        """Return the session with an endpoint, or the one that follows it."""
+        if url is None or url == self._url:
+            return await self._sessions.home()
+        uri = MoqtUri.parse(url)
+        self._named_hosts.add(uri.host.lower())
+        return await self._sessions.at(uri)
+
     async def _session(self, url: str | None) -> MoqtSession:
         """Return a session to an endpoint; one that is lost is made again."""
-        url = url or self._url
-        session = self._sessions.get(url)
-        if session is not None and not session.is_closed:
-            return session
-        async with self._dialing.setdefault(url, asyncio.Lock()):
-            session = self._sessions.get(url)
-            if session is not None and not session.is_closed:
-                return session
-            return await self._dial(url, self.config.connect_timeout_s)
-
-    async def _dial(self, url: str, timeout_s: float) -> MoqtSession:
-        old = self._stacks.pop(url, None)
-        if old is not None:
-            await old.aclose()
-        if url != self._url and len(self._stacks) > self.config.max_endpoints:
-            raise ResourceBusy(f"connections to {len(self._stacks) - 1} endpoints (max_endpoints)")
-        # A source of another authority is not whom the tokens are for.
-        is_own = MoqtUri.parse(url).authority.lower() == self._authority
-        tokens = self._auth_tokens if is_own else ()
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(
-                connect(
-                    url,
-                    ca=self._ca,
-                    insecure=self._insecure,
-                    config=self._session_config,
-                    transport_config=replace(self._transport_config, handshake_timeout_s=timeout_s),
-                    tokens=tokens,
-                    request_tokens=tokens,
-                )
-            )
-            self._stacks[url] = stack.pop_all()
-        self._sessions[url] = session
-        return session
+        return (await self._place(url)).session
 
     async def _close(self) -> None:
         for retrieval in tuple(self._retrievals):
             await retrieval.close()
         await self._watches.close()
-        stacks, self._stacks = self._stacks, {}
-        for stack in stacks.values():
-            await stack.aclose()
+        await self._sessions.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _open_feed(self, prefix: Prefix, namespace: TrackNamespace, url: str | None) -> Feed:
-        """Return a publication with a first manifest that holds. Raises: see `Network`."""
-        session = await self._session(url)
-        manifests = ManifestFeed(
-            session,
-            namespace,
-            compatibility_id=prefix.compatibility_id,
-            trust=self._trust,
-            config=self.config,
+    async def _open_feed(
+        self, prefix: Prefix, namespace: TrackNamespace, place: Place, url: str | None
+    ) -> Feed:
+        """Return a publication with a first manifest that holds, at `place` or where that leads.
+
+        Raises: see `Network.open_feed`.
+        """
+
+        async def attempt(
+            session: MoqtSession, target: FullTrackName
+        ) -> tuple[ManifestFeed, Manifest]:
+            manifests = ManifestFeed(
+                session,
+                target.namespace,
+                compatibility_id=prefix.compatibility_id,
+                trust=self._trust,
+                config=self.config,
+            )
+            try:
+                await manifests.__aenter__()
+                return manifests, await manifests.first()
+            except BaseException:
+                await manifests.__aexit__(None, None, None)
+                raise
+
+        name = FullTrackName(namespace, MANIFEST)
+        place, target, (manifests, manifest) = await follow(
+            self._sessions, place, name, attempt, what=f"manifest of {namespace}"
         )
-        try:
-            await manifests.__aenter__()
-            manifest = await manifests.first()
-        except BaseException:
-            await manifests.__aexit__(None, None, None)
-            raise
-        return Feed(session, namespace, manifests, manifest, url)
+        return Feed(place, target.namespace, manifests, manifest, url)
 
     def __repr__(self) -> str:
         return f"<Consumer scope_id={self.scope_id.hex()} retrievals={len(self._retrievals)}>"
 
 
-class _Finder:
-    """Finds the publication that a retrieval begins with (KVCS 5.1).
+class _Publications:
+    """The consumer's own endpoint as a `Finder` sees it."""
 
-    `begin` begins with a publication of so many blocks: it returns the collector and the blocks
-    that are taken, or raises PublicationUnusable, and the next publication is tried.
-    """
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        prefix: Prefix,
-        begin: Callable[[Feed, int], tuple[Collector, int]],
-    ) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._prefix = prefix
-        self._begin = begin
-        config = consumer.config
-        self.discovery = Discovery(
-            prefix,
-            form=config.namespace_form,
-            max_prefixes=config.max_prefixes,
-            max_publications=config.max_publications,
-            settle_s=config.discovery_settle_s,
-        )
-        self.watching: Watching | None = None
 
-    async def take(self, namespace: TrackNamespace) -> tuple[Collector, int]:
-        """Begin with a publication whose namespace is known. Raises: InvalidName, and as `find`."""
-        form = self._consumer.config.namespace_form
-        name = PublicationName.parse(namespace, form)
-        if name.scope_id != self._prefix.scope_id:
-            raise InvalidName("scope_id", "is another scope's")
-        if name.compatibility_id != self._prefix.compatibility_id:
-            raise CompatibilityMismatch(
-                expected=name.compatibility_id, computed=self._prefix.compatibility_id
-            )
-        covered = self._prefix.blocks
-        if name.anchor_key in self._prefix.keys:
-            covered = self._prefix.keys.index(name.anchor_key) + 1
-        return await self._begin_with(namespace, covered)
+    async def open_feed(self, prefix: Prefix, namespace: TrackNamespace) -> Feed:
+        """Return a publication with a first manifest that holds."""
+        place = await self._consumer._place(None)
+        return await self._consumer._open_feed(prefix, namespace, place, None)
 
-    async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> tuple[Collector, int]:
-        feed = await self._consumer._open_feed(self._prefix, namespace, None)
-        try:
-            return self._begin(feed, blocks)
-        except BaseException:
-            await feed.close()
-            raise
+    async def watching(self, discovery: Discovery) -> Watching:
+        """Return a watching that feeds `discovery`."""
+        await self._consumer._place(None)
+        return self._consumer._watches.watching(self._consumer._client, discovery)
 
-    async def find(self, timeout_s: float) -> tuple[Collector, int]:
-        """Begin with the first usable publication of the longest prefix.
-
-        Raises: PublicationNotFound when none appears in time, or what was wrong with the last one.
-        """
-        loop = asyncio.get_running_loop()
-        problem: Exception | None = None
-        session = await self._consumer._session(None)
-        self.watching = self._consumer._watches.watching(session, self.discovery)
-        deadline = loop.time() + timeout_s
-        last_try = deadline + self._consumer.config.manifest_timeout_s
-        while True:
-            now = loop.time()
-            if problem is not None and now >= last_try:
-                break  # many dead publications, each of which took its time
-            self.watching.open_due(now)
-            found = self.discovery.next(now)
-            if found is not None:
-                self.discovery.tried(found)
-                try:
-                    begun = await self._begin_with(found.namespace, found.blocks)
-                except (PublicationUnusable, MoqtError) as error:
-                    problem = error
-                    session.raise_if_closed()
-                    continue
-                await self.watching.keep_only(found.blocks)
-                return begun
-            settles = self.discovery.next_deadline(now)
-            is_settling = settles is not None or self.watching.is_asking
-            if self.discovery.is_exhausted or (now >= deadline and not is_settling):
-                break
-            await self.watching.wait_until(deadline if settles is None else settles)
+    def raise_if_lost(self) -> None:
+        """Raise SessionClosed when the session is lost; one that was left is not."""
+        session = self._consumer.session
+        if session.goaway_received is None:
             session.raise_if_closed()
-        problem = problem or self.watching.denial
-        if problem is not None:
-            raise problem
-        raise PublicationNotFound(
-            f"nobody publishes this prompt's {self._prefix.blocks} blocks or a shorter prefix of "
-            f"them (waited {timeout_s:g} s)"
-        )
-
-    async def close(self) -> None:
-        """Ask for nothing more."""
-        if self.watching is not None:
-            await self.watching.close()
 
 
 class _Network:
     """A consumer as one retrieval's recovery sees it."""
 
-    def __init__(self, consumer: Consumer, prefix: Prefix, finder: _Finder) -> None:
+    def __init__(self, consumer: Consumer, prefix: Prefix, discovery: Discovery) -> None:
         self._consumer = consumer
         self._prefix = prefix
-        self._finder = finder
+        self._discovery = discovery
 
     async def open_feed(self, namespace: TrackNamespace, url: str | None) -> Feed:
         """Connect if need be and return a publication with a first manifest that holds."""
-        return await self._consumer._open_feed(self._prefix, namespace, url)
+        place = await self._consumer._place(url)
+        return await self._consumer._open_feed(self._prefix, namespace, place, url)
+
+    async def next_feed(self, feed: Feed) -> Feed:
+        """Return the same publication at the session that follows that of `feed`."""
+        return await self._consumer._open_feed(self._prefix, feed.namespace, feed.place, feed.url)
+
+    async def redirected(
+        self, feed: Feed, error: RequestRejected
+    ) -> tuple[MoqtSession, FullTrackName]:
+        """Return where a REDIRECT of one of the tracks of `feed` leads."""
+        assert error.redirect_name is not None
+        sessions = self._consumer._sessions
+        place = await sessions.at(sessions.target(feed.place, error.redirect_uri or ""))
+        if place is not feed.place and place not in feed.elsewhere and not feed.is_closed:
+            feed.elsewhere[place] = None
+            place.enter()
+        return place.session, error.redirect_name
 
     def others(self) -> Iterable[Source]:
         """Return the other publications of the same prefix."""
-        return [OtherPublication(found.namespace) for found in self._finder.discovery.others()]
+        return [OtherPublication(found.namespace) for found in self._discovery.others()]
 
 
 def _layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest, SegmentEntry
     from kvcs.manifest_feed import ManifestFeed
     from kvcs.recovery import Source
+    from moqt.asyncio.following import Place
     from moqt.asyncio.session import MoqtSession
-    from moqt.types import TrackNamespace
+    from moqt.errors import RequestRejected
+    from moqt.types import FullTrackName, TrackNamespace
 
 __all__ = ["Feed", "Network", "choose_tracks"]
 
@@ -27,27 +30,56 @@ __all__ = ["Feed", "Network", "choose_tracks"]
 class Feed:
     """One publication at one session, with a first manifest that holds."""
 
-    session: MoqtSession
+    place: Place
     namespace: TrackNamespace
     manifests: ManifestFeed
     manifest: Manifest
     url: str | None = None
-    """Where; None: the consumer's own endpoint."""
+    """Where it was looked for first; None: at the consumer's own endpoint."""
+    elsewhere: dict[Place, None] = field(default_factory=dict)
+    """Sessions that redirects of single tracks led to."""
     tracks: set[int] = field(default_factory=set)
     """Tracks asked for here."""
     is_followed: bool = False
     """Whether later manifests are still awaited."""
     running: int = 0
     """Track feeds that have not ended."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """What takes from it by itself."""
+    is_closed: bool = False
+
+    @property
+    def session(self) -> MoqtSession:
+        """The session that it is at."""
+        return self.place.session
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its session is over, or its peer asked to leave it."""
+        return self.place.is_left
 
     @property
     def is_alive(self) -> bool:
         """Whether anything may still come by itself."""
         return not self.session.is_closed and (self.is_followed or self.running > 0)
 
+    async def end_tasks(self) -> None:
+        """End what takes from it: what is held of the assembly is given back."""
+        tasks = tuple(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def close(self) -> None:
-        """Unsubscribe from the manifest."""
-        await self.manifests.__aexit__(None, None, None)
+        """Unsubscribe from the manifest, and leave the session. Harmless twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        try:
+            await self.manifests.__aexit__(None, None, None)
+        finally:
+            for place in (self.place, *self.elsewhere):
+                place.leave()
 
 
 class Network(Protocol):
@@ -58,6 +90,17 @@ class Network(Protocol):
 
         Raises: PublicationUnusable, MoqtError.
         """
+
+    async def next_feed(self, feed: Feed) -> Feed:
+        """Return the same publication at the session that follows that of `feed`.
+
+        That is where its GOAWAY leads, or a new one when it is lost. Raises: as `open_feed`.
+        """
+
+    async def redirected(
+        self, feed: Feed, error: RequestRejected
+    ) -> tuple[MoqtSession, FullTrackName]:
+        """Return where a REDIRECT of one of the tracks of `feed` leads. Raises: MoqtError."""
 
     def others(self) -> Iterable[Source]:
         """Return other publications of the same prefix that were discovered."""

@@ -77,6 +77,8 @@ class RetrievalStats:
     """Recovery steps tried."""
     reconnects: int = 0
     """Times a lost session was connected again for this retrieval."""
+    moves: int = 0
+    """Times it went on at another session because its peer asked to."""
     manifest_versions: int = 0
     layers: int = 0
     """Usable layers handed over."""
@@ -110,6 +112,7 @@ class ConsumerStats:
     missing: int = 0
     retries: int = 0
     reconnects: int = 0
+    moves: int = 0
 
     def add(self, retrieval: RetrievalStats) -> None:
         """Add what an ended retrieval counted."""
@@ -123,3 +126,4 @@ class ConsumerStats:
         self.missing += retrieval.missing
         self.retries += retrieval.retries
         self.reconnects += retrieval.reconnects
+        self.moves += retrieval.moves

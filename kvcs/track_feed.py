@@ -17,7 +17,7 @@ from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from concurrent.futures import Executor
 
     from kvcs.assembly import Assembly
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import Fetch, Subscription
     from moqt.types import FullTrackName, Location, ObjectHeader
+
+    Redirected = Callable[[RequestRejected], Awaitable[tuple[MoqtSession, FullTrackName]]]
 
 __all__ = ["Arrivals", "TrackFeed", "TrackSink"]
 
@@ -80,6 +82,7 @@ class TrackFeed:
     """Runs requests for the Objects of one track until they end; it does not judge what lacks.
 
     `slots` bounds open FETCHes over all tracks of a retrieval; subscriptions are one a track.
+    `redirected` is asked where a REDIRECT leads; the track is there from then on.
     """
 
     def __init__(
@@ -96,7 +99,10 @@ class TrackFeed:
         slots: asyncio.Semaphore,
         threads: Executor,
         stats: RetrievalStats,
+        redirected: Redirected | None = None,
     ) -> None:
+        self._redirected = redirected
+        self._redirects_left = config.max_redirects
         self._session = session
         self._name = name
         self._track = track
@@ -169,6 +175,8 @@ class TrackFeed:
                     return
                 request = self._plan.live(first_layer=incomplete[0])
             except RequestRejected as error:
+                if await self._follow_redirect(error):
+                    continue
                 next_request = self._plan.live_refused(request, error.code)
                 if next_request is None:
                     raise
@@ -242,6 +250,14 @@ class TrackFeed:
 
             repairs.add(asyncio.create_task(repair(), name=f"repair {self._name}"))
 
+    async def _follow_redirect(self, error: RequestRejected) -> bool:
+        """Go where a REDIRECT leads; False: it was none, or one too many. Raises: MoqtError."""
+        if error.redirect_name is None or self._redirected is None or not self._redirects_left:
+            return False
+        self._redirects_left -= 1
+        self._session, self._name = await self._redirected(error)
+        return True
+
     # FETCH
 
     async def _fetch_all(self, requests: Iterable[FetchRequest]) -> None:
@@ -263,6 +279,9 @@ class TrackFeed:
             request = waiting.pop(0)
             failure = await self._fetch_once(request)
             if failure is None:
+                continue
+            if isinstance(failure, RequestRejected) and await self._follow_redirect(failure):
+                waiting.insert(0, request)
                 continue
             code = failure.code if isinstance(failure, RequestRejected) else None
             further = self._plan.fetch_failed(request, code, self._incomplete)
@@ -313,12 +332,9 @@ class TrackFeed:
             payload=item.object.payload,
         )
         if isinstance(outcome, Verification):
-            outcome = await self._verify(outcome)
-        if outcome is Outcome.VERIFIED:
-            self._arrivals.progressed(self._track, header.group_id, header.object_id)
-        elif outcome is Outcome.REJECTED:
-            self._arrivals.lose(self._track, header.group_id, header.object_id)
-        elif outcome is Outcome.SPARE and self._arrivals.is_stalled:
+            outcome = await self._verify(outcome, header)
+        self._judge(outcome, header)
+        if outcome is Outcome.SPARE and self._arrivals.is_stalled:
             # Another request began this Object before us and stands still: ours is there already.
             for holder in self._assembly.holders(self._track, header.group_id, header.object_id):
                 if isinstance(holder, TrackSink) and holder.request is not request:
@@ -326,7 +342,13 @@ class TrackFeed:
             if not self._assembly.is_missing(self._track, header.group_id, header.object_id):
                 self._arrivals.progressed(self._track, header.group_id, header.object_id)
 
-    async def _verify(self, verification: Verification) -> Outcome:
+    def _judge(self, outcome: Outcome, header: ObjectHeader) -> None:
+        if outcome is Outcome.VERIFIED:
+            self._arrivals.progressed(self._track, header.group_id, header.object_id)
+        elif outcome is Outcome.REJECTED:
+            self._arrivals.lose(self._track, header.group_id, header.object_id)
+
+    async def _verify(self, verification: Verification, header: ObjectHeader) -> Outcome:
         if verification.octets < self._config.thread_octets:
             verification.run()
             return self._assembly.finish(verification)
@@ -336,7 +358,9 @@ class TrackFeed:
             await asyncio.shield(job)
         except asyncio.CancelledError:
             # The thread may be writing to the place: it stays taken until the thread is done.
-            job.add_done_callback(lambda _: self._assembly.finish(verification))
+            job.add_done_callback(
+                lambda _: self._judge(self._assembly.finish(verification), header)
+            )
             raise
         return self._assembly.finish(verification)
 

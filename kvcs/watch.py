@@ -16,7 +16,7 @@ from moqt.session.events import NamespaceFound
 
 if TYPE_CHECKING:
     from kvcs.discovery import Candidate, Discovery
-    from moqt.asyncio.session import MoqtSession
+    from moqt.asyncio.roaming import Client
     from moqt.types import TrackNamespace
 
 __all__ = ["Watches", "Watching"]
@@ -36,8 +36,8 @@ _DENIALS = frozenset(
 class _Watch:
     """One SUBSCRIBE_NAMESPACE, and what it has reported."""
 
-    def __init__(self, session: MoqtSession, prefix: TrackNamespace) -> None:
-        self.session = session
+    def __init__(self, client: Client, prefix: TrackNamespace) -> None:
+        self.client = client
         self.prefix = prefix
         self.found: dict[TrackNamespace, None] = {}
         self.answered_at: float | None = None
@@ -47,7 +47,7 @@ class _Watch:
 
     async def _run(self) -> None:
         try:
-            async with self.session.subscribe_namespace(self.prefix) as subscription:
+            async with self.client.subscribe_namespace(self.prefix) as subscription:
                 self.answered_at = asyncio.get_running_loop().time()
                 for watching, candidate in self.watchers.items():
                     watching.answered(candidate, self.answered_at)
@@ -85,16 +85,16 @@ class Watches:
     def __init__(self) -> None:
         self._watches: dict[TrackNamespace, _Watch] = {}
 
-    def watching(self, session: MoqtSession, discovery: Discovery) -> Watching:
+    def watching(self, client: Client, discovery: Discovery) -> Watching:
         """Return the watching of one retrieval; it asks for nothing yet."""
-        return Watching(self, session, discovery)
+        return Watching(self, client, discovery)
 
-    def add(self, session: MoqtSession, candidate: Candidate, watching: Watching) -> None:
+    def add(self, client: Client, candidate: Candidate, watching: Watching) -> None:
         """Watch a prefix for `watching`."""
         prefix = candidate.namespace_prefix
         watch = self._watches.get(prefix)
-        if watch is None or watch.is_over or watch.session is not session:
-            watch = self._watches[prefix] = _Watch(session, prefix)
+        if watch is None or watch.is_over or watch.client is not client:
+            watch = self._watches[prefix] = _Watch(client, prefix)
         watch.add(watching, candidate)
 
     async def remove(self, candidate: Candidate, watching: Watching) -> None:
@@ -121,9 +121,9 @@ async def _end(watch: _Watch) -> None:
 class Watching:
     """What one retrieval watches: it feeds a `Discovery`."""
 
-    def __init__(self, watches: Watches, session: MoqtSession, discovery: Discovery) -> None:
+    def __init__(self, watches: Watches, client: Client, discovery: Discovery) -> None:
         self._watches = watches
-        self._session = session
+        self._client = client
         self._discovery = discovery
         self._candidates: dict[int, Candidate] = {}
         self._unanswered: set[int] = set()
@@ -141,7 +141,7 @@ class Watching:
         for candidate in self._discovery.take_due(now):
             self._candidates[candidate.blocks] = candidate
             self._unanswered.add(candidate.blocks)
-            self._watches.add(self._session, candidate, self)
+            self._watches.add(self._client, candidate, self)
 
     async def wait_until(self, when: float) -> None:
         """Wait for news, no longer than until `when` of the loop's clock."""

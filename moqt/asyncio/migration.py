@@ -96,6 +96,8 @@ class Roaming(Generic[RequestT, ItemT]):
         trace: TracebackType | None,
     ) -> None:
         """Cancel it if it's open, and give back what was not read."""
+        for leg in self._legs:
+            leg.request.leave()  # before any wait: the same may be asked for again
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""Finds the publication that a retrieval begins with (KVCS 5.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from kvcs.discovery import Discovery
+from kvcs.errors import (
+    CompatibilityMismatch,
+    InvalidName,
+    PublicationNotFound,
+    PublicationUnusable,
+)
+from kvcs.names import PublicationName
+from moqt.errors import MoqtError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvcs.collector import Collector
+    from kvcs.config import ConsumerConfig
+    from kvcs.feeds import Feed
+    from kvcs.kvsp.identity import Prefix
+    from kvcs.watch import Watching
+    from moqt.types import TrackNamespace
+
+__all__ = ["Finder", "Publications"]
+
+
+class Publications(Protocol):
+    """Where publications are looked for; the consumer's own endpoint."""
+
+    async def open_feed(self, prefix: Prefix, namespace: TrackNamespace) -> Feed:
+        """Return a publication with a first manifest that holds. Raises: as `Network.open_feed`."""
+
+    async def watching(self, discovery: Discovery) -> Watching:
+        """Return a watching that feeds `discovery`. Raises: MoqtError."""
+
+    def raise_if_lost(self) -> None:
+        """Raise SessionClosed when the endpoint's session is lost."""
+
+
+class Finder:
+    """Finds the publication that a retrieval begins with (KVCS 5.1).
+
+    `begin` begins with a publication of so many blocks: it returns the collector and the blocks
+    that are taken, or raises PublicationUnusable, and the next publication is tried.
+    """
+
+    def __init__(
+        self,
+        publications: Publications,
+        prefix: Prefix,
+        begin: Callable[[Feed, int], tuple[Collector, int]],
+        config: ConsumerConfig,
+    ) -> None:
+        self._publications = publications
+        self._prefix = prefix
+        self._begin = begin
+        self._config = config
+        self.discovery = Discovery(
+            prefix,
+            form=config.namespace_form,
+            max_prefixes=config.max_prefixes,
+            max_publications=config.max_publications,
+            settle_s=config.discovery_settle_s,
+        )
+        self.watching: Watching | None = None
+
+    async def take(self, namespace: TrackNamespace) -> tuple[Collector, int]:
+        """Begin with a publication whose namespace is known. Raises: InvalidName, and as `find`."""
+        name = PublicationName.parse(namespace, self._config.namespace_form)
+        if name.scope_id != self._prefix.scope_id:
+            raise InvalidName("scope_id", "is another scope's")
+        if name.compatibility_id != self._prefix.compatibility_id:
+            raise CompatibilityMismatch(
+                expected=name.compatibility_id, computed=self._prefix.compatibility_id
+            )
+        covered = self._prefix.blocks
+        if name.anchor_key in self._prefix.keys:
+            covered = self._prefix.keys.index(name.anchor_key) + 1
+        return await self._begin_with(namespace, covered)
+
+    async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> tuple[Collector, int]:
+        feed = await self._publications.open_feed(self._prefix, namespace)
+        try:
+            return self._begin(feed, blocks)
+        except BaseException:
+            await feed.close()
+            raise
+
+    async def find(self, timeout_s: float) -> tuple[Collector, int]:
+        """Begin with the first usable publication of the longest prefix.
+
+        Raises: PublicationNotFound when none appears in time, or what was wrong with the last one.
+        """
+        loop = asyncio.get_running_loop()
+        problem: Exception | None = None
+        self.watching = await self._publications.watching(self.discovery)
+        deadline = loop.time() + timeout_s
+        last_try = deadline + self._config.manifest_timeout_s
+        while True:
+            now = loop.time()
+            if problem is not None and now >= last_try:
+                break  # many dead publications, each of which took its time
+            self.watching.open_due(now)
+            found = self.discovery.next(now)
+            if found is not None:
+                self.discovery.tried(found)
+                try:
+                    begun = await self._begin_with(found.namespace, found.blocks)
+                except (PublicationUnusable, MoqtError) as error:
+                    problem = error
+                    self._publications.raise_if_lost()
+                    continue
+                await self.watching.keep_only(found.blocks)
+                return begun
+            settles = self.discovery.next_deadline(now)
+            is_settling = settles is not None or self.watching.is_asking
+            if self.discovery.is_exhausted or (now >= deadline and not is_settling):
+                break
+            await self.watching.wait_until(deadline if settles is None else settles)
+            self._publications.raise_if_lost()
+        problem = problem or self.watching.denial
+        if problem is not None:
+            raise problem
+        raise PublicationNotFound(
+            f"nobody publishes this prompt's {self._prefix.blocks} blocks or a shorter prefix of "
+            f"them (waited {timeout_s:g} s)"
+        )
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        if self.watching is not None:
+            await self.watching.close()
