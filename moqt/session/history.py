@@ -201,11 +201,6 @@ class History:
                 if not subgroup.is_closed:
                     yield subgroup
 
-    @property
-    def last_group_id(self) -> int | None:
-        """The largest Group ID that is retained."""
-        return self._group_ids[-1] if self._group_ids else None
-
     # Eviction
 
     def evict_before(self, stop: Location) -> None:

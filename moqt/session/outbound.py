@@ -120,11 +120,6 @@ class StreamCursor(Cursor):
         """Octets of the current Object that are not handed over yet."""
         return sum(map(len, self._rest))
 
-    @property
-    def is_inside_object(self) -> bool:
-        """Whether it stopped within an Object, or has taken one up that is not written yet."""
-        return bool(self._rest) or self._pending is not None
-
     def prepare(self) -> CursorState:
         """Find out what is next; READY means that `take` will give at least one octet."""
         if self._rest or self._pending is not None:
