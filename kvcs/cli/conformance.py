@@ -34,6 +34,7 @@ REPORT_WIDTH = 110
 def conformance(
     url: options.Url,
     scope_key_file: options.ScopeKeyFile = None,
+    token_file: options.TokenFile = None,
     namespace: Annotated[
         str | None,
         typer.Option(
@@ -76,12 +77,18 @@ def conformance(
     authority = connect.need_authority(ca)
     trusted = connect.need_trusted(trust)
     limits = Limits(timeout_s=timeout)
+    auth_tokens = inputs.find_auth_tokens(token_file)
     transport_config = connect.tracing(qlog)
     reports: list[PublicationReport] = []
 
     async def work() -> None:
         async with open_session(
-            url, ca=authority, insecure=insecure, transport_config=transport_config
+            url,
+            ca=authority,
+            insecure=insecure,
+            transport_config=transport_config,
+            tokens=auth_tokens,
+            request_tokens=auth_tokens,
         ) as session:
             found = (named,) if named is not None else await find(session, prefix, limits)
             for each in found:

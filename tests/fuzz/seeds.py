@@ -23,6 +23,7 @@ from kvcs.payload import make_header, pack_header
 from moqt.codes import PublishDoneCode
 from moqt.session.config import Role
 from moqt.types import Location
+from moqt.wire.datagrams import ObjectDatagram, encode_datagram
 from moqt.wire.filters import LocationFilter
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
@@ -33,12 +34,14 @@ from moqt.wire.messages import (
     Publish,
     PublishDone,
     PublishNamespace,
+    PublishStateNotify,
     RequestOk,
     RequestUpdate,
     Setup,
     Subscribe,
     SubscribeNamespace,
     SubscribeOk,
+    SubscribeTracks,
     TrackStatus,
 )
 from moqt.wire.options import SetupOptions
@@ -89,6 +92,7 @@ def _session_scripts() -> Iterator[bytes]:
             PublishNamespace(first + 6, NAMESPACE),
             SubscribeNamespace(first + 8, NAMESPACE),
             Publish(first + 10, NAME, 9),
+            SubscribeTracks(first + 12, NAMESPACE),
         ]
         answers: list[Message] = [
             SubscribeOk(7, Parameters(largest=Location(1, 1))),
@@ -106,6 +110,12 @@ def _session_scripts() -> Iterator[bytes]:
             Step(Verb.OPEN_UNI, octets=fetched(own, [(0, 0), (1, 1)], size=8)),
             Step(Verb.OPEN_UNI, octets=fetched(own + 2, [(0, 0), (0, 1)], size=8)),
             Step(Verb.SEND_SWAPPED, 6, b"\x00\x02ab"),
+            Step(
+                Verb.DATAGRAM,
+                octets=encode_datagram(
+                    ObjectDatagram(track_alias=7, group_id=2, object_id=0, payload=b"ab")
+                ),
+            ),
         ]
         yield write_script(role, [*asked, *take])
         yield write_script(role, [*answered, *streams, *take])
@@ -115,6 +125,7 @@ def _session_scripts() -> Iterator[bytes]:
                 *answered[:1],
                 *streams[:2],
                 Step(Verb.SEND, 0, said(_DONE)),
+                Step(Verb.SEND, 0, said(PublishStateNotify())),
                 Step(Verb.SEND, 2, said(Namespace(NAMESPACE))),
                 Step(Verb.RESET, 6),
                 Step(Verb.STOP, 0),
