@@ -292,6 +292,13 @@ class Subscriber:
                 if isinstance(request, Subscription):
                     request.on_stream_over(now)
 
+    def stop_awaiting(self, fill_id: int) -> None:
+        """A fill's stream is there, or not awaited any more."""
+        self.awaited_fills.pop(fill_id, None)
+        if not self.awaited_fills and self._lost_fill_timer is not None:
+            self._lost_fill_timer.cancel()
+            self._lost_fill_timer = None
+
     def settle_lost_fills(self, now: float) -> None:
         """Give up the fills that are awaited, when as many streams were reset before their header.
 

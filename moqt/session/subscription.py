@@ -211,7 +211,7 @@ class Subscription:
         if fill.wait is not None:
             fill.wait.cancel()
             fill.wait = None
-        self._subscriber.awaited_fills.pop(fill_id, None)
+        self._subscriber.stop_awaiting(fill_id)
 
     def is_fill_accepted(self, fill_id: int) -> bool:
         """Return whether the publisher accepted the message that asked for a fill."""

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode
@@ -127,6 +127,7 @@ def test_join_live_in_any_order_of_packets(seed: int, placed: bool) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
+@example(4301491)
 def test_cancel_at_any_moment_leaves_nothing(seed: int) -> None:
     rng = Random(seed)
     sink = RecordingSink()
