@@ -2,6 +2,6 @@
 
 import sys
 
-from kvcs.interop_client.main import main
+from kvcs.interop_client.main import run
 
-sys.exit(main())
+sys.exit(run())

@@ -18,13 +18,14 @@ from kvcs.interop_client.run import run_cases
 from kvcs.interop_client.tap import TapWriter
 from moqt.asyncio.client import InsecureConnectionWarning
 from moqt.session.config import SessionConfig
+from moqt.tools.pipes import until_reader_goes
 from moqt.uri import MoqtUri
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ExitCode", "Settings", "main", "read_settings"]
+__all__ = ["ExitCode", "Settings", "main", "read_settings", "run"]
 
 DEFAULT_RELAY = "moqt://localhost:4443"
 
@@ -99,6 +100,11 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 def _switch(argument: bool | None, variable: str | None) -> bool:
     return variable == "1" if argument is None else argument
+
+
+def run() -> int:
+    """Run the client as a program."""
+    return until_reader_goes(main)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError, printable
 from moqt.session.decoder import Malformed, StreamDecoder
+from moqt.tools.pipes import until_reader_goes
 from moqt.tools.timeline import NotQlog, read_events, timeline
 from moqt.wire.datagrams import parse_datagram
 from moqt.wire.describe import describe
@@ -187,6 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.kind is None:
             return _dump_qlog(asked.source, as_json=asked.json)
         octets = _read_octets(asked.source)
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
         parser.error(f"{asked.source if len(asked.source) < 80 else 'input'}: {error}")
     except NotQlog as error:
@@ -241,4 +244,4 @@ def _limited(source: str) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_reader_goes(main))

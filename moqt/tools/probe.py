@@ -20,6 +20,7 @@ from moqt.asyncio.client import InsecureConnectionWarning, connect
 from moqt.asyncio.config import TransportConfig
 from moqt.errors import printable
 from moqt.session.events import NamespaceFound
+from moqt.tools.pipes import until_reader_goes
 from moqt.types import TrackNamespace
 from moqt.wire.describe import describe
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Namespaces", "Report", "main", "probe"]
 
 SETTLE_S = 0.3
-"""The list of namespaces is taken to be whole after so long without another: nothing says so."""
+"""The list of namespaces is taken to be whole after so long without another, or after twice the
+time of the QUIC handshake if that is longer: nothing says so."""
 
 MAX_NAMESPACES = 1000
 """Namespaces that are listed; looking ends there."""
@@ -180,12 +182,23 @@ async def probe(
             peer_setup=describe(session.peer_options, whole=True),
             handshake_ms=(ready - start) * 1000,
             setup_ms=(established - ready) * 1000,
-            namespaces=await _list_namespaces(session, prefix, start, timeout_s),
+            namespaces=await _list_namespaces(
+                session,
+                prefix,
+                start=start,
+                timeout_s=timeout_s,
+                settle_s=max(SETTLE_S, 2 * (ready - start)),
+            ),
         )
 
 
 async def _list_namespaces(
-    session: MoqtSession, prefix: TrackNamespace, start: float, timeout_s: float
+    session: MoqtSession,
+    prefix: TrackNamespace,
+    *,
+    start: float,
+    timeout_s: float,
+    settle_s: float,
 ) -> Namespaces:
     found: dict[TrackNamespace, None] = {}
     first_ms = None
@@ -195,7 +208,7 @@ async def _list_namespaces(
             session.subscribe_namespace(prefix, timeout_s=timeout_s) as items,
         ):
             while len(found) < MAX_NAMESPACES:
-                async with asyncio.timeout(SETTLE_S):
+                async with asyncio.timeout(settle_s):
                     item = await anext(items)
                 if isinstance(item, NamespaceFound):
                     if first_ms is None:
@@ -282,4 +295,4 @@ def _hint(error: errors.MoqtError) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(until_reader_goes(main))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire.datagrams import ObjectDatagram
 from moqt.wire.fields import KeyValue
 from moqt.wire.tokens import AuthorizationToken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Plain", "describe"]
 
@@ -67,13 +64,11 @@ def _plain(name: str, part: Any, *, whole: bool) -> Any:
             return _token(part)
         case KeyValue():
             return {"type": part.type, "value": _plain("value", part.value, whole=whole)}
-        case tuple() | list() | frozenset():
-            return _listed(name, part, whole=whole)
+        case tuple() | list():
+            return [_plain(name, one, whole=whole) for one in part]
+        case frozenset():
+            return [_plain(name, one, whole=whole) for one in sorted(part)]
     return describe(part, whole=whole)
-
-
-def _listed(name: str, parts: Iterable[Any], *, whole: bool) -> list[Any]:
-    return [_plain(name, part, whole=whole) for part in parts]
 
 
 def _token(token: AuthorizationToken) -> Plain:

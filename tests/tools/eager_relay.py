@@ -12,12 +12,14 @@ from moqt import errors
 from moqt.session.events import NamespaceOffered, ObjectReceived, SubgroupEnded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from moqt.session.source import SubgroupWriter
     from moqt.tls import CertificatePair
 
 TRACK_NAMES = (b"objects", b"test-track")
+KVCS_NAMES = (b"manifest", b"k.raw.s0", b"v.raw.s0")
+RETRY_S = 0.005
 
 
 @dataclass
@@ -52,9 +54,13 @@ class EagerRelay:
         namespace = offer.namespace
         async with asyncio.TaskGroup() as tasks:
             copying = []
-            for name in TRACK_NAMES:
+            is_kvcs = namespace.fields[0] == b"kvcs-1"
+            for name in KVCS_NAMES if is_kvcs else TRACK_NAMES:
                 ready = asyncio.Event()
                 track = moqt.FullTrackName(namespace, name)
+                if is_kvcs:  # its tracks come later than their namespace
+                    copying.append(tasks.create_task(self._await(session, track)))
+                    continue
                 copying.append(tasks.create_task(self._copy(session, track, ready)))
                 await ready.wait()
             self.directory.announce(namespace)
@@ -65,19 +71,44 @@ class EagerRelay:
             for task in copying:
                 task.cancel()
 
+    async def _await(self, session: moqt.MoqtSession, name: moqt.FullTrackName) -> None:
+        """Offer a track that may not be there yet, and copy it once it is."""
+        source = moqt.TrackSource(name)
+        self.directory.add(source)
+        try:
+            while not await self._follow(session, source, asyncio.Event()):  # noqa: ASYNC110
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self.directory.remove(source)
+
     async def _copy(
         self, session: moqt.MoqtSession, name: moqt.FullTrackName, ready: asyncio.Event
     ) -> None:
         """Copy a track for as long as its namespace is there; `ready`: what there was is copied."""
         source = moqt.TrackSource(name)
+        try:
+            await self._follow(session, source, ready, lambda: self.directory.add(source))
+        finally:
+            ready.set()
+            if not self.keeps_namespaces:
+                self.directory.remove(source)
+
+    async def _follow(
+        self,
+        session: moqt.MoqtSession,
+        source: moqt.TrackSource,
+        ready: asyncio.Event,
+        begin: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Copy a track to its end; False when it is not there."""
         writers: dict[int, SubgroupWriter] = {}
         fill = moqt.FillParameters(location_filter=moqt.LocationFilter.none())
         try:
             async with session.subscribe(
-                name, location_filter=moqt.LocationFilter.next_object(), fill=fill
+                source.name, location_filter=moqt.LocationFilter.next_object(), fill=fill
             ) as upstream:
                 largest = upstream.largest
-                self.directory.add(source)
+                begin()
                 if largest is None:
                     ready.set()
                 async for item in upstream:
@@ -87,21 +118,21 @@ class EagerRelay:
                             ready.set()
                     elif isinstance(item, SubgroupEnded) and item.group_id in writers:
                         writers[item.group_id].close()
-        except (errors.RequestRejected, errors.SessionClosed):
+        except errors.RequestRejected:
+            return False
+        except errors.SessionClosed:
             pass
-        finally:
-            ready.set()
-            if not self.keeps_namespaces:
-                self.directory.remove(source)
+        return True
 
     def _store(
         self, source: moqt.TrackSource, writers: dict[int, SubgroupWriter], obj: moqt.Object
     ) -> None:
         at = obj.location
-        if at in self.drops:
+        if at in self.drops or obj.status is not moqt.ObjectStatus.NORMAL:
             return
         if at.group_id not in writers:
-            writers[at.group_id] = source.open_group(at.group_id)
+            priority = obj.header.publisher_priority
+            writers[at.group_id] = source.open_group(at.group_id, publisher_priority=priority)
         octets = bytes(obj.payload or b"")
         if at in self.garbles:
             octets = octets[::-1]

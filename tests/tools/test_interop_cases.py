@@ -33,9 +33,6 @@ pytestmark = [
 SHORT_S = 0.5
 """The limit of tests that wait for what never comes."""
 
-RELAYED = [case for case in CASES if case.name != "kvcs-roundtrip"]
-"""kvcs-roundtrip has tracks that this relay cannot guess: it is run against real ones."""
-
 
 async def run(
     url: str, *cases: Case, limit_s: float | None = None, verbose: bool = False
@@ -56,7 +53,7 @@ async def diagnosis(url: str, name: str, limit_s: float | None = None) -> dict[s
     return dict(re.findall(r"^  (\w+): (.*)$", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("case", RELAYED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_passes_at_a_relay_that_works(case: Case, certificate: CertificatePair) -> None:
     async with relaying(certificate) as relay:
         passed, text = await run(relay.url, case)
@@ -122,6 +119,16 @@ async def test_other_octets_are_named(certificate: CertificatePair) -> None:
     async with relaying(certificate, relay):
         found = await diagnosis(relay.url, "fetch-range")
     assert found["received"] == '"8 of 8 Objects; other octets: {2,0}"'
+
+
+async def test_a_layer_that_does_not_come_is_named(certificate: CertificatePair) -> None:
+    relay = EagerRelay(garbles=frozenset({moqt.Location(2, 1)}))
+    async with relaying(certificate, relay):
+        found = await diagnosis(relay.url, "kvcs-roundtrip", 4.0)
+    assert "layer 2 k block 1" in found["received"]
+    assert "(layers [0, 1" in found["received"]
+    assert found["namespace_form"] == '"binary"'
+    assert found["message"] == '"the cache does not come whole through the relay"'
 
 
 async def test_what_a_fill_leaves_out_is_named(certificate: CertificatePair) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from kvcs.interop_client.cases import CASES
-from kvcs.interop_client.main import Settings, main, read_settings
+from kvcs.interop_client.main import Settings, main, read_settings, run
 from kvcs.interop_client.tap import TapWriter
 
 VARIABLES = ("RELAY_URL", "TESTCASE", "TLS_DISABLE_VERIFY", "VERBOSE", "QLOG_DIR")
@@ -147,3 +150,28 @@ def test_the_module_runs_as_a_program() -> None:
         timeout=60,
     )
     assert result.stdout.split()[0] == "setup-only"
+
+
+def test_the_package_declares_the_program() -> None:
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    module, name = project["project"]["scripts"]["moqt-interop-client"].split(":")
+    assert getattr(importlib.import_module(module), name) is run
+
+
+@pytest.mark.parametrize("module", ["kvcs.interop_client", "moqt.tools.dump"])
+def test_a_reader_that_goes_away_ends_it_quietly(module: str) -> None:
+    """The reading end of its output is closed before it writes: as with `| head`, but for sure."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = ["--list"] if module == "kvcs.interop_client" else ["--kind", "datagram", "40"]
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (141, "")
