@@ -9,8 +9,9 @@ import kvcs
 import moqt
 from interop.content.track_content import GROUPS, whole
 from interop.harness.caches import Cache, Production, consuming, producing, take
-from interop.harness.cases import Direction, Registry, check
+from interop.harness.cases import CaseFailed, Direction, Registry, check
 from interop.harness.ours import BINARY, TestTrack, collect, dial, named
+from moqt.session.events import PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.stage import Stage
@@ -48,6 +49,7 @@ async def cache_live(stage: Stage) -> None:
         consuming(stage, port, form=FORM) as consumer,
         await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
     ):
+        await production.followed()
         await production.put(range(DEEP.layers))
         await production.complete()
         await take(DEEP, retrieval)
@@ -158,3 +160,25 @@ async def object_ids_through_peer(stage: Stage) -> None:
         track.publish_all()
         got = await collect(subscription)
     check("what we got", got.live.summary, whole(range(GROUPS), range(2, 4)))
+
+
+@CASES.case("tracks-through-peer", Direction.THROUGH_PEER, "9.18, 9.10")
+async def tracks_through_peer(stage: Stage) -> None:
+    """SUBSCRIBE_TRACKS: the relay offers the track by PUBLISH; accepted, and its Objects."""
+    port = await relay(stage)
+    track = TestTrack(BINARY)
+    prefix = moqt.TrackNamespace.of("kvcs")
+    async with (
+        dial(stage, port, track) as publisher,
+        publisher.publish(track),
+        dial(stage, port) as subscriber,
+        subscriber.subscribe_tracks(prefix) as offered,
+    ):
+        offer = await anext(offered)
+        if not isinstance(offer, PublicationOffered):
+            raise CaseFailed(f"expected a PUBLISH, got {offer}")
+        check("the track", offer.name, named(BINARY))
+        async with subscriber.accept(offer) as subscription:
+            track.publish_all()
+            got = await collect(subscription)
+    check("what we got", got.live.summary, whole(range(GROUPS)))

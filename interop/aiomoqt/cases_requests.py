@@ -14,6 +14,7 @@ from interop.harness.ours import (
     TestTrack,
     collect,
     dial,
+    first_session,
     hex_fields,
     named,
     serving,
@@ -29,13 +30,6 @@ CASES = Registry()
 ALL = GROUPS * OBJECTS
 PREFIX = moqt.TrackNamespace.of("kvcs")
 GOAWAY_MS = 5000
-
-
-async def first_session(server: moqt.Server) -> moqt.MoqtSession:
-    """Wait for a client."""
-    async for session in server:
-        return session
-    raise CaseFailed("the server ended before a client came")
 
 
 @CASES.case("namespaces-to-peer", Direction.TO_PEER, "9.15, 9.16")

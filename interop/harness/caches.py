@@ -26,6 +26,8 @@ SCOPE = kvcs.Scope(bytes(range(32)))
 BLOCK_TOKENS = 16
 BLOCKS = 8
 HEADS, DIM = 4, 128
+LAYER_S = 0.01
+"""What a layer takes to compute: a new one comes while those before are on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ class Production:
             await asyncio.sleep(0.01)  # nothing tells
 
     async def put(self, layers: range) -> None:
-        """Publish layers."""
+        """Publish layers, as fast as a model computes them."""
         for layer in layers:
+            await asyncio.sleep(LAYER_S)
             await self._segment.put_layer(layer, *self._cache.layer(layer))
 
     async def complete(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import moqt
 from interop.content.track_content import GROUPS, OBJECTS, SIZE, Collected, payload
+from interop.harness.cases import CaseFailed
 from moqt.session.events import FillEnded, ObjectReceived
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "TestTrack",
     "collect",
     "dial",
+    "first_session",
     "hex_fields",
     "named",
     "serving",
@@ -124,15 +126,21 @@ async def dial(
         yield session
 
 
+async def first_session(server: moqt.Server) -> moqt.MoqtSession:
+    """Wait for a client."""
+    async for session in server:
+        return session
+    raise CaseFailed("the server ended before a client came")
+
+
 class Collection:
     """What a subscription or fetch of ours brought."""
 
     def __init__(self, size: int = SIZE) -> None:
         self.live = Collected(size)
         self.fill = Collected(size)
-        self.fill_reset: int | None = None
-        """The code with which the fill was reset."""
         self.is_fill_over = False
+        self.is_fill_whole = False
 
     def __len__(self) -> int:
         return len(self.live) + len(self.fill)
@@ -154,7 +162,7 @@ async def collect(
             into.add(header.group_id, header.object_id, item.object.payload)
         elif isinstance(item, FillEnded):
             got.is_fill_over = True
-            got.fill_reset = item.reset_code
+            got.is_fill_whole = item.reset is None
         if objects is not None and len(got) >= objects and got.is_fill_over == has_fill:
             break
     return got

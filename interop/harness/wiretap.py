@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Wiretap"]
 
+UNIDIRECTIONAL = 0x2
 MAX_OCTETS = 4096
 """Octets of each stream that are kept, from its beginning."""
 
@@ -22,11 +23,14 @@ class Wiretap:
     """Keeps the beginning of each stream that peers wrote, in order of their first octet."""
 
     def __init__(self) -> None:
+        self.resets: list[int] = []
+        """Codes of the data streams that peers reset, in order; the first `MAX_STREAMS`."""
         self._streams: dict[tuple[int, int], bytearray] = {}
-        self._original = Session.receive_stream_data
+        self._receive_stream_data = Session.receive_stream_data
+        self._receive_reset = Session.receive_reset
 
     def __enter__(self) -> Wiretap:
-        tap, original = self, self._original
+        tap, on_data, on_reset = self, self._receive_stream_data, self._receive_reset
 
         def receive_stream_data(
             session: Session,
@@ -37,13 +41,20 @@ class Wiretap:
             now: float,
         ) -> None:
             tap.take(id(session), stream_id, offset, bytes(data))
-            original(session, stream_id, offset, data, fin, now)
+            on_data(session, stream_id, offset, data, fin, now)
+
+        def receive_reset(session: Session, stream_id: int, raw_code: int, now: float) -> None:
+            if stream_id & UNIDIRECTIONAL and len(tap.resets) < MAX_STREAMS:
+                tap.resets.append(raw_code)
+            on_reset(session, stream_id, raw_code, now)
 
         Session.receive_stream_data = receive_stream_data  # type: ignore[method-assign,assignment]
+        Session.receive_reset = receive_reset  # type: ignore[method-assign,assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
-        Session.receive_stream_data = self._original  # type: ignore[method-assign]
+        Session.receive_stream_data = self._receive_stream_data  # type: ignore[method-assign]
+        Session.receive_reset = self._receive_reset  # type: ignore[method-assign]
 
     def take(self, session: int, stream_id: int, offset: int, data: bytes) -> None:
         """Keep octets of a stream; what comes out of order is put in its place."""
@@ -58,12 +69,14 @@ class Wiretap:
 
     def setup(self) -> bytes:
         """Return what came on the first unidirectional stream: the control stream."""
-        return next(bytes(o) for (_, stream_id), o in self._streams.items() if stream_id & 0x2)
+        return next(
+            bytes(o) for (_, stream_id), o in self._streams.items() if stream_id & UNIDIRECTIONAL
+        )
 
     def replies(self) -> Iterator[bytes]:
         """Yield what came on request streams, one after the other."""
         for (_, stream_id), octets in self._streams.items():
-            if not stream_id & 0x2:
+            if not stream_id & UNIDIRECTIONAL:
                 yield bytes(octets)
 
     def reply(self, position: int = -1) -> bytes:

@@ -1,5 +1,6 @@
-"""Cases against moq-rs."""
+"""All cases against moq-rs."""
 
 from interop.harness.cases import Registry
+from interop.moq_rs import cases_relay, cases_tracks
 
-CASES = Registry()
+CASES = Registry.joined(cases_tracks.CASES, cases_relay.CASES)
