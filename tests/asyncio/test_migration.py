@@ -378,10 +378,9 @@ async def test_a_sink_gets_each_object_once_across_a_move(certificate: Certifica
 
 
 def ask_to_move(session: moqt.MoqtSession, uri: str) -> None:
-    """Send GOAWAY on the one request stream that a session of a server has."""
-    (stream,) = session._session._requests.streams.values()
-    stream.send(Goaway(uri, 0))
-    session._driver.wake()
+    """Send GOAWAY for the one request that a server's session serves."""
+    (request,) = session.served_requests()
+    session.goaway(uri, timeout_ms=10_000, request_id=request.request_id)
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False], ids=["with a URI", "in the session"])
@@ -451,7 +450,9 @@ async def test_a_namespace_subscription_that_is_asked_to_move_is_issued_again(
         (served,) = server.sessions
         first = await anext(found)
         assert first.namespace == NAMESPACE
-        ask_to_move(served, "")
+        (stream,) = served._session._requests.streams.values()
+        stream.send(Goaway("", 0))
+        served._driver.wake()
         await poll(lambda: found.moves == 1)
         directory.withdraw(NAMESPACE)
         item = await anext(found)
