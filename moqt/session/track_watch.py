@@ -84,8 +84,9 @@ def checked_wish(parameters: Parameters, max_ranges: int) -> Parameters:
 class TrackReport(ServedPrefix):
     """A SUBSCRIBE_TRACKS of the peer's: a PUBLISH for each track, or PUBLISH_SKIPPED.
 
-    A PUBLISH is a request of its own and outlives this one. Each track that is served gets one of
-    the two once; so what is kept is no more than the directory holds.
+    A PUBLISH is a request of its own and outlives this one; its events name a request that the
+    application has not made. Each track that is served gets one of the two once, so what is kept is
+    no more than the directory holds.
     """
 
     def __init__(

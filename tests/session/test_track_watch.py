@@ -21,6 +21,7 @@ from moqt.session.events import (
     UpdateRejected,
 )
 from moqt.session.source import TrackSource
+from moqt.session.track_watch import TrackReport
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.fields import KeyValue
@@ -381,12 +382,32 @@ def test_too_many_skipped_tracks_end_the_request() -> None:
     assert peer.session.stats.open_requests == 0
 
 
-def test_a_closed_session_offers_nothing() -> None:
+def test_a_closed_session_is_not_told_of_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory outlives its sessions, and must not keep them."""
     peer, directory = serving()
     ask(peer, KV)
-    peer.session.close(now=0.0)
+    told: list[TrackSource] = []
+    monkeypatch.setattr(TrackReport, "track_added", lambda _, track: told.append(track))
     directory.add(TrackSource(named(A, "1")))
-    assert not published(peer)
+    assert len(told) == 1
+    peer.session.close(now=0.0)
+    directory.add(TrackSource(named(A, "2")))
+    assert len(told) == 1
+
+
+def test_a_track_whose_offer_is_over_is_offered_to_the_next_request() -> None:
+    """As long as its offer is open it is skipped, whatever request brought it."""
+    peer, directory = serving(named(A, "1"))
+    first = ask(peer, KV)
+    ((offered, _),) = published(peer).items()
+    peer.cancel(first)
+    second = ask(peer, KV)
+    assert peer.messages(second)[-1] == PublishSkipped(TrackNamespace.of("a"), b"1")
+    peer.cancel(second)
+    peer.send(offered, RequestError(code=RequestErrorCode.UNINTERESTED), fin=True)
+    ask(peer, KV)
+    assert names_of(published(peer)) == [named(A, "1")]
+    assert len(directory) == 1
 
 
 def test_an_unanswered_offer_times_out() -> None:
