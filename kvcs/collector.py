@@ -291,7 +291,8 @@ class Collector:
         self._manifest_lost = False
         feed.is_followed = True
         self._take_from(feed, self._follow(feed))
-        self._spawn(self._move_on_goaway(feed))
+        self._spawn(self._move_with_session(feed))
+        self._spawn(self._move_with_manifest(feed))
         for entry in feed.manifest.segments:
             if entry.span.segment in self._segments:
                 for track in self._segments[entry.span.segment][1]:
@@ -312,23 +313,31 @@ class Collector:
         self._manifest_lost = True
         self._changed.set()
 
-    async def _move_on_goaway(self, feed: Feed) -> None:
+    async def _move_with_session(self, feed: Feed) -> None:
         """Go on at the next session when the peer asks to leave this one (MOQT-22 9.2)."""
-        if await feed.session.wait_goaway() is None or self._feed is not feed:
+        if await feed.session.wait_goaway() is not None:
+            await self._move(feed, "")
+
+    async def _move_with_manifest(self, feed: Feed) -> None:
+        """Go on elsewhere when the publisher asks that of the manifest's subscription alone."""
+        goaway = await feed.manifests.wait_goaway()
+        if goaway is not None and goaway.request_id is not None:
+            await self._move(feed, goaway.new_session_uri)
+
+    async def _move(self, feed: Feed, uri: str) -> None:
+        """Take the rest from the same publication elsewhere; what fails goes on where it is."""
+        if self._feed is not feed:
             return
+        following: Feed | None = None
         try:
-            following = await self._network.next_feed(feed)
-        except (MoqtError, KvcsError) as error:
-            self._note(f"moving: {error}")  # it goes on where it is, as long as that lasts
-            return
-        try:
+            following = await self._network.next_feed(feed, uri)
             if self._feed is feed:
                 await self._take_over(following)
                 self.stats.moves += 1
-        except PublicationUnusable as error:
+        except (MoqtError, KvcsError) as error:
             self._note(f"moving: {error}")
         finally:
-            if self._feed is not following:
+            if following is not None and self._feed is not following:
                 await following.close()
 
     def _needs_manifest(self) -> bool:

@@ -26,6 +26,7 @@ from moqt.asyncio.config import TransportConfig
 from moqt.asyncio.following import FollowConfig, Sessions, follow
 from moqt.asyncio.roaming import Client
 from moqt.errors import ResourceBusy
+from moqt.tls import load_trust
 from moqt.types import FullTrackName
 from moqt.uri import MoqtUri
 
@@ -197,7 +198,7 @@ class Consumer:
         self.config = config
         self._url = url
         self._scope = scope
-        self._ca = ca
+        self._ca = None if ca is None else load_trust(ca)  # once: the file may change meanwhile
         self._insecure = insecure
         self._trust = trust
         self._session_config = session_config
@@ -490,9 +491,13 @@ class _Network:
         place = await self._consumer._place(url)
         return await self._consumer._open_feed(self._prefix, namespace, place, url)
 
-    async def next_feed(self, feed: Feed) -> Feed:
-        """Return the same publication at the session that follows that of `feed`."""
-        return await self._consumer._open_feed(self._prefix, feed.namespace, feed.place, feed.url)
+    async def next_feed(self, feed: Feed, uri: str = "") -> Feed:
+        """Return the same publication at `uri`, or at the session that follows that of `feed`."""
+        place = feed.place
+        if uri:
+            sessions = self._consumer._sessions
+            place = await sessions.at(sessions.target(place, uri))
+        return await self._consumer._open_feed(self._prefix, feed.namespace, place, feed.url)
 
     async def redirected(
         self, feed: Feed, error: RequestRejected

@@ -91,10 +91,11 @@ class Network(Protocol):
         Raises: PublicationUnusable, MoqtError.
         """
 
-    async def next_feed(self, feed: Feed) -> Feed:
-        """Return the same publication at the session that follows that of `feed`.
+    async def next_feed(self, feed: Feed, uri: str = "") -> Feed:
+        """Return the same publication at `uri`, or at the session that follows that of `feed`.
 
-        That is where its GOAWAY leads, or a new one when it is lost. Raises: as `open_feed`.
+        That is where its GOAWAY leads, a new one when it is lost, else the same. Raises: as
+        `open_feed`; FollowFailed.
         """
 
     async def redirected(

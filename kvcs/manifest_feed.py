@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvcs.trust import Trust
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import Subscription
+    from moqt.session.events import GoawayReceived
     from moqt.types import TrackNamespace
 
 __all__ = ["ManifestFeed"]
@@ -135,6 +136,14 @@ class ManifestFeed:
             raise PublicationGone(
                 f"no manifest came within {self._config.manifest_timeout_s:g} s"
             ) from None
+
+    async def wait_goaway(self) -> GoawayReceived | None:
+        """Wait until the publisher asks to move this subscription or its session; None: it ended.
+
+        Cancelled: nothing is lost.
+        """
+        assert self._subscription is not None, "use async with"
+        return await self._subscription.wait_goaway()
 
     async def _subscribe(self, name: bytes) -> Subscription:
         """Subscribe with a fill of the current version; without one where that is refused."""

@@ -46,7 +46,8 @@ class FollowConfig:
     that does not fit into what is left of it is not waited for: the rejection is raised."""
 
     max_moves: int = 8
-    """GOAWAYs in a row that one request follows without getting anything in between."""
+    """GOAWAYs in a row that one request follows without getting anything in between, each within
+    `follow_timeout_s` of the one before."""
 
     max_sessions: int = 16
     """Sessions held at once: the current one, those that redirects led to, those being left. At the
@@ -194,7 +195,10 @@ class Sessions:
     async def _make(self, uri: MoqtUri) -> Place:
         await self._make_room()
         async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(self._dial(uri))
+            try:
+                session = await stack.enter_async_context(self._dial(uri))
+            except OSError as error:  # no socket can be had
+                raise errors.ConnectFailed(uri.authority, error.strerror or str(error)) from error
             place = Place(uri, session, stack.pop_all())
         old = self._places.get(_key(uri))
         if old is not None:
@@ -241,17 +245,19 @@ class Sessions:
         await place.stack.aclose()
 
     async def close(self) -> None:
-        """Close all sessions, and end the tasks that watch them."""
+        """Close all sessions, and end the tasks that watch them; cancelled, too."""
         tasks = (*self._dialing.values(), *self._watchers)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        places = (*self._places.values(), *self._leaving)
-        self._places.clear()
-        self._leaving.clear()
-        async with AsyncExitStack() as stack:  # each one, even when this is cancelled in between
-            for place in places:
-                stack.push_async_callback(place.stack.aclose)
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            places = (*self._places.values(), *self._leaving)
+            self._places.clear()
+            self._leaving.clear()
+            async with AsyncExitStack() as stack:  # each one, even if cancelled in between
+                for place in places:
+                    stack.push_async_callback(place.stack.aclose)
 
 
 def _key(uri: MoqtUri) -> str:

@@ -98,12 +98,16 @@ class Roaming(Generic[RequestT, ItemT]):
         """Cancel it if it's open, and give back what was not read."""
         for leg in self._legs:
             leg.request.leave()  # before any wait: the same may be asked for again
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for leg in self._legs:
-            await leg.request.__aexit__(None, None, None)
-            leg.leave_place()
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait((self._task,))
+                if not self._task.cancelled():
+                    self._task.result()
+        finally:
+            for leg in self._legs:
+                await leg.request.__aexit__(None, None, None)
+                leg.leave_place()
 
     def __aiter__(self) -> Self:
         return self
@@ -163,19 +167,24 @@ class Roaming(Generic[RequestT, ItemT]):
         raise NotImplementedError
 
     async def _roam(self) -> None:
+        config = self._sessions.config
+        clock = asyncio.get_running_loop().time
         before, in_a_row = -1, 0
         try:
             while True:
                 leg = self._legs[-1]
+                since = clock()
                 goaway = await leg.request.wait_goaway()
                 if goaway is None or not await self._should_move(leg, goaway):
                     return
-                in_a_row = in_a_row + 1 if self._progress() == before else 1
+                is_fruitless = self._progress() == before
+                is_hasty = clock() - since < config.follow_timeout_s
+                in_a_row = in_a_row + 1 if is_fruitless and is_hasty else 1
                 before = self._progress()
-                if in_a_row > self._sessions.config.max_moves:
+                if in_a_row > config.max_moves:
                     way = tuple(str(leg.place.uri) for leg in self._legs)
-                    limit = self._sessions.config.max_moves
-                    raise errors.FollowFailed(f"more than {limit} moves without an item", way)
+                    reason = f"more than {config.max_moves} moves without an item"
+                    raise errors.FollowFailed(reason, way)
                 await self._move(leg, goaway)
         except errors.MoqtError as error:
             self._failure = error

@@ -16,6 +16,7 @@ from moqt.asyncio.roaming_requests import (
     TrackOrder,
 )
 from moqt.codes import GroupOrder
+from moqt.tls import load_trust
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ def dialer(
     of `home` alone. A peer that nobody verified must not be able to name another host that nobody
     verifies; there, the certificate has to hold against `ca`, or the public ones. Tokens are for
     the authority of `home`, host and port: whom a peer names is not shown them.
+    Raises: ValueError and OSError for `ca`, as `connect`.
     """
     authority = home.authority.lower()
+    trust = None if ca is None else load_trust(ca)  # once: the file may change meanwhile
 
     def dial(uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
         is_home = uri.host.lower() == home.host.lower()
@@ -62,7 +65,7 @@ def dialer(
             str(uri),
             config=config,
             transport_config=transport_config,
-            ca=ca,
+            ca=trust,
             insecure=insecure and is_home,
             server_name=server_name if is_home else None,
             tokens=tokens if uri.authority.lower() == authority else (),

@@ -150,6 +150,37 @@ async def test_discovery_goes_on_at_the_next_session(certificate: CertificatePai
         assert await take(retrieval, descriptor) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("is_elsewhere", [True, False], ids=["with a URI", "in the session"])
+async def test_a_manifest_that_is_asked_to_move_takes_the_retrieval_along(
+    certificate: CertificatePair, is_elsewhere: bool
+) -> None:
+    """9.2#7: all that lacks is asked for where GOAWAY on the manifest's stream says."""
+    descriptor = describe()
+    async with (
+        staged(certificate, descriptor) as stage,
+        second_server(certificate, stage.producer.directory) as second,
+        stage.consumer() as consumer,
+    ):
+        publication = await stage.publish(2)
+        retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 2))
+        segment = publication.segment()
+        await segment.put_layer(0, *stage.layer(0, 2))
+        assert (await anext(retrieval)).index == 0
+        (served,) = server_of(stage.producer).sessions
+        (manifest,) = served.served_requests(publication._manifest_track.name)
+        uri = f"moqt://127.0.0.1:{second.port}/" if is_elsewhere else ""
+        served.goaway(uri, request_id=manifest.request_id)
+        await until(lambda: retrieval.stats.moves == 1)
+        for layer in (1, 2):
+            await segment.put_layer(layer, *stage.layer(layer, 2))
+        await segment.complete()
+        assert await take(retrieval, descriptor) == [1, 2]
+        assert retrieval.stats.objects == 12
+        assert retrieval.stats.retries == 0
+        assert len(second.sessions) == is_elsewhere
+        assert not served.is_closed
+
+
 async def test_the_next_server_lacks_the_publication(certificate: CertificatePair) -> None:
     """6.6.1#2: the old session is used as long as it lasts."""
     descriptor = describe()
