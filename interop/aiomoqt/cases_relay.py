@@ -14,6 +14,7 @@ from interop.harness.ours import BINARY, TestTrack, collect, dial, named
 from moqt.session.events import PublicationOffered
 
 if TYPE_CHECKING:
+    from interop.harness.processes import PeerProcess
     from interop.harness.stage import Stage
 
 CASES = Registry()
@@ -27,9 +28,17 @@ SHALLOW = Cache(layers=6)
 MANIFEST_OCTETS = 65536
 """More than all manifests that the relay asks for, and less than one layer."""
 
+UPDATED = "RequestOk(request_id=3"
+"""What the relay says when we answered its second update: to forward, for a subscriber is there."""
+
 
 async def relay(stage: Stage) -> int:
     """Start the relay and return its port."""
+    return (await relay_process(stage))[1]
+
+
+async def relay_process(stage: Stage) -> tuple[PeerProcess, int]:
+    """Start the relay; return it and its port."""
     port = stage.port()
     process = await stage.module(
         "aiomoqt.tools.moq_interop_relay",
@@ -37,7 +46,7 @@ async def relay(stage: Stage) -> int:
         *("--cert", stage.certificate, "--key", stage.private_key),
     )
     await process.line("Listening on")
-    return port
+    return process, port
 
 
 @CASES.case("cache-live", Direction.THROUGH_PEER, "KVCS 5.2")
@@ -165,7 +174,7 @@ async def object_ids_through_peer(stage: Stage) -> None:
 @CASES.case("tracks-through-peer", Direction.THROUGH_PEER, "9.18, 9.10")
 async def tracks_through_peer(stage: Stage) -> None:
     """SUBSCRIBE_TRACKS: the relay offers the track by PUBLISH; accepted, and its Objects."""
-    port = await relay(stage)
+    process, port = await relay_process(stage)
     track = TestTrack(BINARY)
     prefix = moqt.TrackNamespace.of("kvcs")
     async with (
@@ -179,6 +188,7 @@ async def tracks_through_peer(stage: Stage) -> None:
             raise CaseFailed(f"expected a PUBLISH, got {offer}")
         check("the track", offer.name, named(BINARY))
         async with subscriber.accept(offer) as subscription:
+            await process.line(UPDATED)
             track.publish_all()
             got = await collect(subscription)
     check("what we got", got.live.summary, whole(range(GROUPS)))

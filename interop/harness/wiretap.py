@@ -1,13 +1,14 @@
-"""What peers sent on the streams of our sessions: the evidence for what they do otherwise."""
+"""What went over the streams of our sessions: the evidence for what peers do otherwise."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moqt.asyncio.transport import QuicTransport
 from moqt.session.core import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Wiretap"]
 
@@ -28,6 +29,8 @@ class Wiretap:
         self._streams: dict[tuple[int, int], bytearray] = {}
         self._receive_stream_data = Session.receive_stream_data
         self._receive_reset = Session.receive_reset
+        self._write = QuicTransport.write
+        self._sent: dict[tuple[int, int], bytearray] = {}
 
     def __enter__(self) -> Wiretap:
         tap, on_data, on_reset = self, self._receive_stream_data, self._receive_reset
@@ -48,6 +51,20 @@ class Wiretap:
                 tap.resets.append(raw_code)
             on_reset(session, stream_id, raw_code, now)
 
+        write = self._write
+
+        def tapped_write(
+            transport: QuicTransport,
+            stream_id: int,
+            buffers: Sequence[memoryview | bytes],
+            fin: bool,
+        ) -> None:
+            if not stream_id & UNIDIRECTIONAL:
+                sent = tap._sent.setdefault((id(transport), stream_id), bytearray())
+                sent += b"".join(map(bytes, buffers))[: MAX_OCTETS - len(sent)]
+            write(transport, stream_id, buffers, fin)
+
+        QuicTransport.write = tapped_write  # type: ignore[method-assign,assignment]
         Session.receive_stream_data = receive_stream_data  # type: ignore[method-assign,assignment]
         Session.receive_reset = receive_reset  # type: ignore[method-assign,assignment]
         return self
@@ -55,6 +72,7 @@ class Wiretap:
     def __exit__(self, *_: object) -> None:
         Session.receive_stream_data = self._receive_stream_data  # type: ignore[method-assign]
         Session.receive_reset = self._receive_reset  # type: ignore[method-assign]
+        QuicTransport.write = self._write  # type: ignore[method-assign]
 
     def take(self, session: int, stream_id: int, offset: int, data: bytes) -> None:
         """Keep octets of a stream; what comes out of order is put in its place."""
@@ -78,6 +96,10 @@ class Wiretap:
         for (_, stream_id), octets in self._streams.items():
             if not stream_id & UNIDIRECTIONAL:
                 yield bytes(octets)
+
+    def sent(self) -> bytes:
+        """Return what we wrote on the request stream that was begun last."""
+        return bytes(list(self._sent.values())[-1])
 
     def reply(self, position: int = -1) -> bytes:
         """Return what came on one request stream; the last one by default, b"" for none."""

@@ -48,6 +48,13 @@ async def refused(stage: Stage, request: moqt.Fetch | moqt.Subscription) -> None
         raise PeerLimit(f"{error.code.name}: {error.reason}", stage.wiretap.reply()) from error
 
 
+def closed(stage: Stage, code: moqt.SessionErrorCode, reason: str) -> PeerLimit:
+    """Return the limit that shows by the session's end; the evidence is what we sent last."""
+    return PeerLimit(
+        f"closes the session after these octets: {code.name} {reason!r}", stage.wiretap.sent()
+    )
+
+
 @CASES.case("subscribe-to-peer", Direction.TO_PEER, "9.7")
 async def subscribe_to_peer(stage: Stage) -> None:
     """SUBSCRIBE of a whole track, a Group at a time."""
@@ -89,7 +96,7 @@ async def binary_namespace_to_peer(stage: Stage) -> None:
         session = await first_session(server)
         ended = await session.wait_closed()
     if ended.code is moqt.SessionErrorCode.PROTOCOL_VIOLATION and ended.by_peer:
-        raise PeerLimit(f"closes the session: {ended.code.name} {ended.reason!r}")
+        raise closed(stage, ended.code, ended.reason)
     raise CaseFailed(f"the session ended with {ended}")
 
 
@@ -171,7 +178,9 @@ async def fill_from_peer(stage: Stage) -> None:
         got = await collect(subscription, objects=0, has_fill=True)
     if not got.is_fill_whole:
         codes = [f"0x{code:x}" for code in stage.wiretap.resets]
-        raise PeerLimit(f"SUBSCRIBE_OK, then data streams reset with {', '.join(codes)}")
+        raise PeerLimit(
+            f"SUBSCRIBE_OK, then data streams reset with {', '.join(codes)}", stage.wiretap.reply()
+        )
     check("by the fill", got.fill.summary, whole(range(GROUPS)))
 
 
@@ -251,7 +260,7 @@ async def binary_offer_to_peer(stage: Stage) -> None:
             async with session.publish_namespace(BINARY):
                 pass
         except moqt.errors.SessionClosed as error:
-            raise PeerLimit(f"closes the session: {error.code.name} {error.reason!r}") from error
+            raise closed(stage, error.code, error.reason) from error
 
 
 @CASES.case("binary-namespace-from-peer", Direction.FROM_PEER, "2.4.1, 9.7")
@@ -263,6 +272,6 @@ async def binary_namespace_from_peer(stage: Stage) -> None:
             async with session.subscribe(named(BINARY)):
                 pass
         except moqt.errors.SessionClosed as error:
-            raise PeerLimit(f"closes the session: {error.code.name} {error.reason!r}") from error
+            raise closed(stage, error.code, error.reason) from error
         except moqt.errors.RequestRejected as error:
             check("refused with", error.code, moqt.RequestErrorCode.DOES_NOT_EXIST)
