@@ -32,11 +32,16 @@ __all__ = [
 MAX_GROUPS: Final = 1024
 """Groups of one track that are remembered; the one seen first is forgotten first."""
 
-MAX_GAPS: Final = 256
-"""Gaps of Object IDs in one Group that are remembered; further ones are not judged."""
+MAX_SUBGROUPS: Final = 4096
+"""Subgroups over all Groups of one track that are remembered; the Group seen first is forgotten for
+new ones, and what is too many for one Group alone is not judged."""
 
-MAX_SUBGROUPS: Final = 1024
-"""Subgroups of one Group that are remembered; further ones are not judged."""
+MAX_GAPS: Final = 256
+"""Announced gaps of Object IDs over all Groups of one track; further ones are not judged."""
+
+MAX_RUNS: Final = 32
+"""Runs of neighbouring Object IDs of one Group that are told apart; in a Group with more, a gap is
+not judged by what came before it."""
 
 
 class SubgroupState:
@@ -76,24 +81,23 @@ class GroupState:
         self.largest = -1
         self.end: int | None = None
         self.subgroups: dict[int, SubgroupState] = {}
-        self.received = SeenNumbers()
+        self.received = SeenNumbers(max_gaps=MAX_RUNS)
         self.absent: list[range] = []
         """Object IDs that PRIOR_OBJECT_ID_GAP said will never exist."""
         self.prior_gap: int | None = None
         """PRIOR_GROUP_ID_GAP, where an Object of the Group carries it."""
 
-    def see_object_gap(self, object_id: int, gap: int) -> None:
-        """Take a PRIOR_OBJECT_ID_GAP of an Object (MOQT-22 10.9)."""
+    def see_object_gap(self, object_id: int, gap: int) -> range | None:
+        """Take a PRIOR_OBJECT_ID_GAP of an Object (MOQT-22 10.9); return it if it says news."""
         if not gap:
-            return
+            return None
         absent = range(object_id - gap, object_id)
         if self.received.is_exact and self.received.has_any(absent[0], absent[-1]):
             raise MalformedTrack(
                 f"Object {object_id} says that {absent[0]} to {absent[-1]} do not exist, but of "
                 "these some came"
             )
-        if absent not in self.absent and len(self.absent) < MAX_GAPS:
-            self.absent.append(absent)
+        return None if absent in self.absent else absent
 
 
 class TrackState:
@@ -104,21 +108,34 @@ class TrackState:
         self.end: Location | None = None
         """The first Location that cannot exist; None: not known."""
         self._groups: dict[int, GroupState] = {}
+        self._subgroups = 0
+        """Those of all Groups in `_groups`."""
+        self._gaps = 0
+        """The same of their `absent`."""
+        self._group_gaps: dict[int, int] = {}
+        """The `prior_gap` of each Group in `_groups` that has one, for Groups that are new."""
         self._objects = SeenObjects()
 
     def group(self, group_id: int) -> GroupState:
         """Return what is known of a Group."""
         group = self._groups.get(group_id)
         if group is None:
-            for other_id, other in self._groups.items():
-                if other.prior_gap and other_id - other.prior_gap <= group_id < other_id:
+            for other_id, gap in self._group_gaps.items():
+                if other_id - gap <= group_id < other_id:
                     raise MalformedTrack(
                         f"Group {group_id} came, and Group {other_id} says that it does not exist"
                     )
             group = self._groups[group_id] = GroupState()
             if len(self._groups) > MAX_GROUPS:
-                del self._groups[next(iter(self._groups))]
+                self._forget_first_group()
         return group
+
+    def _forget_first_group(self) -> None:
+        group_id = next(iter(self._groups))
+        group = self._groups.pop(group_id)
+        self._subgroups -= len(group.subgroups)
+        self._gaps -= len(group.absent)
+        self._group_gaps.pop(group_id, None)
 
     def begin_subgroup(self, header: ObjectHeader) -> SubgroupState:
         """Take the first Object of a subgroup stream; return what is known of its Subgroup."""
@@ -127,8 +144,11 @@ class TrackState:
         subgroup = subgroups.get(header.subgroup_id)
         if subgroup is None:
             subgroup = SubgroupState(header.publisher_priority)
-            if len(subgroups) < MAX_SUBGROUPS:
+            while self._subgroups >= MAX_SUBGROUPS and next(iter(self._groups)) != header.group_id:
+                self._forget_first_group()
+            if self._subgroups < MAX_SUBGROUPS:
                 subgroups[header.subgroup_id] = subgroup
+                self._subgroups += 1
         elif subgroup.priority != header.publisher_priority:
             raise MalformedTrack(
                 f"Group {header.group_id} Subgroup {header.subgroup_id} has priority "
@@ -166,7 +186,10 @@ class TrackState:
         fault = properties.malformation(header.group_id, header.object_id)
         if fault is not None:
             raise MalformedTrack(f"Object {header.location}: {fault}")
-        group.see_object_gap(header.object_id, properties.prior_object_id_gap)
+        absent = group.see_object_gap(header.object_id, properties.prior_object_id_gap)
+        if absent is not None and self._gaps < MAX_GAPS:
+            group.absent.append(absent)
+            self._gaps += 1
         gaps = properties.integers(PropertyType.PRIOR_GROUP_ID_GAP)
         if gaps:
             self._see_group_gap(header.group_id, group, gaps[0])
@@ -186,6 +209,8 @@ class TrackState:
                     f"Group {group_id} says that Group {other_id} does not exist, but it came"
                 )
         group.prior_gap = gap
+        if gap:
+            self._group_gaps[group_id] = gap
 
     def end_group(self, group_id: int, end: int) -> None:
         """No Object with ID `end` or above exists in the Group."""
