@@ -27,7 +27,6 @@ from moqt.wire.streams import (
     parse_stream_head,
 )
 from moqt.wire.subgroup_objects import SubgroupReader
-from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoded", "Malformed", "StreamDecoder", "StreamValue"]
 
-_SCRATCH = memoryview(bytearray(1 << 16))
+_SCRATCH = memoryview(bytearray(1 << 20))
 """Where payloads go: nobody reads them."""
+
+MAX_OBJECT_OCTETS = 1 << 32
+"""The longest payload that is followed. A header may claim any length, and a place of so many
+octets is a list of views of the scratch: at most 4,096."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class StreamDecoder:
                     head,
                     start=start,
                     place=self._place,
-                    max_object_octets=MAX_VI64,
+                    max_object_octets=MAX_OBJECT_OCTETS,
                     default_priority=DEFAULT_PRIORITY,
                 )
             case FetchHeader():
@@ -209,7 +212,7 @@ class StreamDecoder:
                     head,
                     start=start,
                     place=self._place,
-                    max_object_octets=MAX_VI64,
+                    max_object_octets=MAX_OBJECT_OCTETS,
                     group_order=self._group_order_of(head.request_id),
                 )
             case ControlHead() | PaddingHead():

@@ -63,6 +63,29 @@ MAX_SEEDS = 24
 """Of one target; the longest ones are left out."""
 
 
+_QLOG = {
+    "traces": [
+        {
+            "events": [
+                {
+                    "time": 1.5,
+                    "name": "moqt:control_message_created",
+                    "data": {
+                        "stream_id": 0,
+                        "message": {"type": "subscribe", "request_id": 0, "track_alias": 7},
+                    },
+                },
+                {
+                    "time": 2,
+                    "name": "moqt:subgroup_header_parsed",
+                    "data": {"stream_id": 3, "track_alias": 7, "group_id": 1},
+                },
+                {"time": 3, "name": "loglevel:info", "data": {"message": "x"}},
+            ]
+        }
+    ]
+}
+
 _DONE = PublishDone(code=PublishDoneCode.TRACK_ENDED, stream_count=1)
 
 
@@ -248,6 +271,13 @@ def seeds() -> dict[str, list[bytes]]:
         "payload": [_payload()],
         "container": list(_containers()),
         "codec": list(_codecs()),
+        "dump": [
+            *(b"\x02" + octets for octets in control[:8]),
+            *(b"\x03" + octets for octets in _vectors("subgroup-stream")[:4]),
+            *(b"\x04" + octets for octets in _vectors("fetch-stream")[:4]),
+            *(b"\x05" + octets for octets in _vectors("datagram")[:4]),
+        ],
+        "qlog": [json.dumps(_QLOG).encode()],
     }
 
 

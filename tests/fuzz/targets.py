@@ -6,6 +6,7 @@ or unbounded memory is a finding.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ from kvcs.names import NamespaceForm, PublicationName, parse_track_name
 from kvcs.payload import ExpectedTrack, parse_header, verify_data
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
+from moqt.tools.dump import Kind, decode
+from moqt.tools.timeline import NotQlog, read_events, timeline
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.uri import MoqtUri
 from moqt.wire import vi64
@@ -387,3 +390,25 @@ def fuzz_codec(data: bytes) -> None:
             sections.append(raw[at : at + section])
             at += section
         assert codec.decode(b"".join(codec.encode(sections, shape)), shape) == raw
+
+
+DUMPED = list(Kind)
+
+
+@target
+def fuzz_dump(data: bytes) -> None:
+    """What the tool says of captured octets; the first octet chooses what they are taken for."""
+    if not data:
+        return
+    kind = DUMPED[data[0] % len(DUMPED)]
+    records = decode(kind, data[1:], descending=bool(data[0] & 0x80))
+    assert records or not data[1:]
+    assert all(json.loads(json.dumps(record)) == record for record in records)
+    assert all(record["offset"] <= len(data) for record in records)
+
+
+@target
+def fuzz_qlog(data: bytes) -> None:
+    with suppress(NotQlog):
+        for line in timeline(read_events(data)):
+            assert line.isprintable()

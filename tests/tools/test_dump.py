@@ -16,11 +16,12 @@ from moqt.codes import GroupOrder, RangeStatus
 from moqt.tools.dump import Kind, decode, main, parse_hex
 from moqt.tools.timeline import NotQlog, read_events, timeline
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
+from moqt.wire import vi64
 from moqt.wire.fetch_objects import FetchWriter
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import Goaway, Setup, Subscribe
 from moqt.wire.options import SetupOptions
-from moqt.wire.streams import FetchHeader
+from moqt.wire.streams import FetchHeader, SubgroupHeader, encode_subgroup_header
 from moqt.wire.tokens import AuthorizationToken
 
 VECTORS: list[dict[str, Any]] = json.loads(
@@ -148,6 +149,13 @@ def test_any_octets_are_read_or_explained(kind: Kind, octets: bytes, descending:
     assert all(("error" in record) != ("kind" in record) for record in records)
     assert all(0 <= record["offset"] <= len(octets) for record in records)
     json.dumps(records)
+
+
+def test_a_length_beyond_all_sense_takes_no_memory() -> None:
+    head = encode_subgroup_header(SubgroupHeader(track_alias=1, group_id=0, subgroup_id=0))
+    for claimed, expected in ((1 << 32, "payload octets are missing"), (1 << 60, "at most")):
+        octets = head + b"\x00" + vi64.encode(claimed) + b"ab"
+        assert expected in decode(Kind.SUBGROUP, octets)[-1]["error"]
 
 
 @pytest.mark.parametrize("text", ["0a 0b", "0x0a,0x0b", "0A:0B", "0a\n0b\n"])
