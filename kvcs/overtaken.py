@@ -27,18 +27,20 @@ class Overtaken:
         self._timeout_s = timeout_s
         self._lacking: dict[tuple[int, int], int] = {}
         self._next_look = 0.0
+        self._was_early = False
 
     @property
     def next_look(self) -> float | None:
-        """When to call `look` again; None: nothing was overtaken."""
-        return self._next_look if self._lacking else None
+        """When to call `look` again; None: nothing was overtaken, nor asked about since."""
+        return self._next_look if self._lacking or self._was_early else None
 
     def look(self, now: float, blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Return (track, layer) of those that stood still; nothing when it's too early to tell.
 
         `blocks`: how many blocks are wanted of each track.
         """
-        if now < self._next_look:
+        self._was_early = now < self._next_look
+        if self._was_early:
             return []
         lacking = dict(
             item for track, wanted in enumerate(blocks) for item in self._overtaken(track, wanted)

@@ -27,7 +27,7 @@ def test_a_layer_that_brings_nothing_while_a_later_one_of_its_track_has_begun() 
     assert overtaken.next_look is None  # nothing has begun
     deliver(table, 0, 1)
     assert overtaken.look(11.9, BLOCKS) == []
-    assert overtaken.next_look is None  # it was too early to look
+    assert overtaken.next_look == 12.0  # too early: perhaps nothing else will ask again
     assert overtaken.look(12.0, BLOCKS) == []
     assert overtaken.next_look == 14.0
     assert overtaken.look(14.0, BLOCKS) == [(0, 0)]  # not track 1, and not layer 2
