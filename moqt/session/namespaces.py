@@ -19,6 +19,7 @@ from moqt.session.events import (
 from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
 from moqt.session.own_request import OwnRequest
 from moqt.session.prefixes import OwnPrefix, OwnPrefixes, ServedPrefixes, refuse
+from moqt.session.states import Phase
 from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
 from moqt.wire.filters import FilterRejected
 from moqt.wire.messages import (
@@ -286,6 +287,7 @@ class NamespaceOffer:
     def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
         """Answer so, and end the request (MOQT-22 9.5.1)."""
         self.reject(error)
+        stream.phase = Phase.ENDED  # what the peer sent before it knew has no meaning any more
         self._context.emit(NamespaceWithdrawn(stream.request_id, self._namespace))
 
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:

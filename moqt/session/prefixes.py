@@ -13,6 +13,7 @@ from moqt.errors import LocalProtocolError, ResourceBusy
 from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.own_request import OwnRequest
 from moqt.session.requests import is_out_of_reach
+from moqt.session.states import Phase
 from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ class ServedPrefix:
         """Answer so, and end the request (MOQT-22 9.5.1)."""
         stream.send(error)
         stream.finish()
+        stream.phase = Phase.ENDED  # what the peer sent before it knew has no meaning any more
         self.end()
 
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:
