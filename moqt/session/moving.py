@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from moqt.codes import StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
+from moqt.session.states import Phase
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import Goaway
 
@@ -60,7 +61,7 @@ def send_goaway(
 
 def _cut(stream: RequestStream, now: float) -> None:
     """The peer had its time: reset, as if it had cancelled (MOQT-22 9.2)."""
-    handler = stream.handler
+    handler, phase = stream.handler, stream.phase
     stream.cancel(StreamResetCode.GOING_AWAY)
-    if handler is not None:
+    if handler is not None and (stream.is_ours or phase is not Phase.ENDED):
         handler.on_cancelled(stream, StreamResetCode.GOING_AWAY, now)

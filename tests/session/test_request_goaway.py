@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moqt.codes import StreamResetCode
+from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role, SessionConfig
 from moqt.session.directory import TrackDirectory
@@ -24,10 +24,13 @@ from moqt.wire.messages import (
     Fetch,
     Goaway,
     Namespace,
+    Publish,
     PublishNamespace,
     RequestOk,
     Subscribe,
 )
+from moqt.wire.params import NO_PARAMETERS
+from moqt.wire.properties import TrackProperties
 from moqt.wire.rules import RequestKind
 from tests.session.receiving import NAME, NAMESPACE, OTHER, established, one, subgroup
 from tests.session.test_setup import violation
@@ -219,3 +222,19 @@ def test_both_ends() -> None:
     pair.advance(2.0)
     assert one(pair.take(Role.CLIENT, SubscriptionEnded)).request_id == request_id
     assert not pair.client.is_closed
+
+
+@pytest.mark.parametrize("opener", ["PUBLISH", "PUBLISH_NAMESPACE"])
+def test_an_offer_that_was_rejected_does_not_end_again_with_its_goaway(opener: str) -> None:
+    peer = ScriptedPeer(Role.SERVER)
+    stream, request_id = peer.open_bidi(), peer.next_request_id()
+    if opener == "PUBLISH":
+        peer.send(stream, Publish(request_id, NAME, 7, NO_PARAMETERS, TrackProperties()))
+    else:
+        peer.send(stream, PublishNamespace(request_id, NAMESPACE))
+    peer.session.goaway(request_id=request_id, timeout_ms=100, now=peer.now)
+    peer.session.reject(request_id, RequestErrorCode.UNINTERESTED, now=peer.now)
+    peer.advance(1)
+    assert stream in peer.transport.stops  # the peer had its time
+    assert not peer.take(RequestEnded)
+    assert not peer.take(NamespaceWithdrawn)
