@@ -16,14 +16,14 @@ from kvcs.names import PublicationName, new_publication_id
 from kvcs.publication import Publication, PublicationState, Segment
 from kvcs.relay import RelayLink
 from kvcs.stats import ProducerStats
-from moqt.asyncio.client import connect
+from moqt.asyncio.roaming import dialer
 from moqt.asyncio.server import serve
 from moqt.codes import PublishDoneCode
 from moqt.session.directory import TrackDirectory
+from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from kvcs.keys import ProducerKey
     from kvcs.kvsp.descriptor import Descriptor
@@ -123,8 +123,9 @@ class Producer:
         """Connect to a relay and offer publications there (PUBLISH_NAMESPACE, MOQT-22 4.1).
 
         `ca`: the certificates to trust, a path or PEM; None: the public ones. A lost relay is
-        connected again, and all publications are offered again. Leaving it withdraws them.
-        `auth_tokens` authorize the session, and each offer on it.
+        connected again, and all publications are offered again; on GOAWAY they are offered at the
+        next session first. Leaving it withdraws them. `auth_tokens` authorize the session, and each
+        offer on it; like `insecure`, they are not for another relay that this one names.
         Raises: what `moqt.connect` raises, for the first connection only.
         """
         async with AsyncExitStack() as stack:
@@ -134,20 +135,19 @@ class Producer:
                 )._running()
             )
 
-            def dial() -> AbstractAsyncContextManager[MoqtSession]:
-                return connect(
-                    relay_url,
-                    ca=ca,
-                    insecure=insecure,
-                    directory=producer.directory,
-                    config=session_config,
-                    transport_config=transport_config,
-                    tokens=auth_tokens,
-                    request_tokens=auth_tokens,
-                )
-
+            home = MoqtUri.parse(relay_url)
+            dial = dialer(
+                home,
+                ca=ca,
+                insecure=insecure,
+                directory=producer.directory,
+                config=session_config,
+                transport_config=transport_config,
+                tokens=auth_tokens,
+                request_tokens=auth_tokens,
+            )
             producer._relay = await stack.enter_async_context(
-                RelayLink(dial, config=producer.config, stats=producer._stats)
+                RelayLink(home, dial, config=producer.config, stats=producer._stats)
             )
             yield producer
             await producer._close_publications()

@@ -47,6 +47,8 @@ class ProducerStats:
     """Payload octets held for subscribers, returns to zero."""
     reconnects: int = 0
     """Times a lost relay was connected again."""
+    moves: int = 0
+    """Times it went on at another session because its relay asked to."""
     sessions: int = 0
     """Sessions open now; returns to zero."""
     open_requests: int = 0

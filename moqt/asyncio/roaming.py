@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.tracks import TrackStatus
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
+    from moqt.session.directory import TrackDirectory
     from moqt.session.sink import ObjectSink
     from moqt.tls import Pem
     from moqt.types import FullTrackName, TrackNamespace
@@ -45,6 +46,7 @@ def dialer(
     ca: Pem | None = None,
     insecure: bool = False,
     server_name: str | None = None,
+    directory: TrackDirectory | None = None,
     tokens: Sequence[AuthToken] = (),
     request_tokens: Sequence[AuthToken] = (),
 ) -> Callable[[MoqtUri], AbstractAsyncContextManager[MoqtSession]]:
@@ -68,6 +70,7 @@ def dialer(
             ca=trust,
             insecure=insecure and is_home,
             server_name=server_name if is_home else None,
+            directory=directory,
             tokens=tokens if uri.authority.lower() == authority else (),
             request_tokens=request_tokens if uri.authority.lower() == authority else (),
         )

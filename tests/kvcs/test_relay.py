@@ -145,6 +145,64 @@ async def test_a_lost_relay_is_connected_again_and_told_everything(
         assert await read_manifest(new, publication.namespace)
 
 
+async def test_a_relay_that_goes_away_is_left_for_the_next(certificate: CertificatePair) -> None:
+    """9.2#5, 6.6.1#2: everything is offered at its URI first, and what runs is served meanwhile."""
+    async with (
+        relayed(certificate) as (relay, server, producer),
+        relayed(certificate) as (next_relay, next_server, _),
+    ):
+        publication = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 2))
+        (old,) = server.sessions
+        name = moqt.FullTrackName(publication.namespace, b"manifest")
+        async with old.subscribe(name):
+            server.goaway(f"moqt://127.0.0.1:{next_server.port}/", timeout_ms=60_000)
+            await until(lambda: publication.namespace in next_relay.offered)
+            await until(lambda: publication.namespace not in relay.offered)
+            assert not old.is_closed
+            other = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 3))
+            assert other.namespace in next_relay.offered
+            new = next_relay.offered[publication.namespace]
+            assert await read_manifest(new, publication.namespace)
+            assert (producer.stats.moves, producer.stats.reconnects) == (1, 0)
+        await old.close()
+        await publication.abort()
+        await until(lambda: list(next_relay.offered) == [other.namespace])
+
+
+async def test_a_relay_that_serves_nobody_is_left_at_once(certificate: CertificatePair) -> None:
+    async with relayed(certificate) as (relay, server, producer):
+        publication = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 2))
+        (old,) = server.sessions
+        for moves in (1, 2, 3):
+            (session,) = server.sessions
+            session.goaway()
+            end = await session.wait_closed()
+            assert (end.code, end.by_peer) == (moqt.SessionErrorCode.NO_ERROR, True)
+            await until(lambda moves=moves: producer.stats.moves == moves)  # type: ignore[misc]
+        (new,) = server.sessions
+        assert new is not old
+        assert await read_manifest(new, publication.namespace)
+        assert relay.refuses is False
+
+
+async def test_a_next_relay_that_is_not_there_does_not_end_the_link(
+    certificate: CertificatePair,
+) -> None:
+    """The old session serves as long as it lasts; then the first address is tried again."""
+    async with relayed(certificate) as (relay, server, producer):
+        publication = await producer.publish(DESCRIPTOR, prompt(DESCRIPTOR, 2))
+        (old,) = server.sessions
+        name = moqt.FullTrackName(publication.namespace, b"manifest")
+        async with old.subscribe(name) as manifests:
+            server.goaway("moqt://127.0.0.1:9/", timeout_ms=0)
+            await produce(publication)
+            assert isinstance(await anext(manifests), ObjectReceived)
+        await old.close()
+        await until(lambda: len(server.sessions) == 1 and server.sessions[0] is not old)
+        await until(lambda: relay.offered.get(publication.namespace) is server.sessions[0])
+        assert producer.stats.moves == 0
+
+
 async def test_a_relay_that_is_not_there_is_an_error_at_once(certificate: CertificatePair) -> None:
     with pytest.raises(moqt.errors.MoqtError):
         async with Producer.connect(
