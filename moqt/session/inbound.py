@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from moqt.session.aliases import TrackAlias
     from moqt.session.context import SessionContext
     from moqt.session.control import Control
+    from moqt.session.feeds import FetchTarget
     from moqt.session.subscriber import Subscriber
 
 __all__ = ["Inbound"]
@@ -145,10 +146,16 @@ class Inbound:
             stream.stop(StreamResetCode.CANCELLED)
             return
         target.owner.on_fetch_stream(target)
-        self._subscriber.settle_lost_fills(now)
         if target.is_stopped:
             stream.stop(StreamResetCode.CANCELLED)
-            return
+        else:
+            self._read_fetch(stream, head, target, now)
+        # Not before: a subscription whose last stream this is would end without it.
+        self._subscriber.settle_lost_fills(now)
+
+    def _read_fetch(
+        self, stream: DataStream, head: FetchHeader, target: FetchTarget, now: float
+    ) -> None:
         feed = FetchFeed(self.context, stream, target)
         reader = FetchReader(
             head,
