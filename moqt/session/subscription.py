@@ -51,6 +51,8 @@ class _Fill:
     target: FetchTarget
     parameters: FillParameters
     wait: StreamWait | None = None
+    is_counted: bool = False
+    """True once its stream counts, there or lost."""
 
 
 class Subscription:
@@ -193,8 +195,9 @@ class Subscription:
             return
         if not self.forward or not self._fills_something(fill.parameters, largest):
             self.forget_fill(fill_id)
-            self._context.emit(FillEnded(self.request_id, fill_id))
-        elif fill.wait is None:
+            if not fill.target.is_stopped:
+                self._context.emit(FillEnded(self.request_id, fill_id))
+        elif fill.wait is None and not fill.target.is_stopped:
             fill.wait = StreamWait(
                 self._context, lambda later: self._give_up_fill(fill_id), now=now
             )
@@ -219,6 +222,7 @@ class Subscription:
 
     def lose_fill(self, fill_id: int, now: float) -> None:
         """Its stream was reset before it said what it is."""
+        self._fills[fill_id].is_counted = True
         self.count_stream()
         self._give_up_fill(fill_id)
         self.on_stream_over(now)
@@ -256,7 +260,8 @@ class Subscription:
         fill = self._fills.get(target.request_id)
         if fill is not None:
             self._stop_waiting(target.request_id, fill)
-        self.count_stream()
+        if fill is None or not fill.is_counted:
+            self.count_stream()
         if target.is_stopped:
             self.forget_fill(target.request_id)
 
