@@ -31,6 +31,12 @@ DESCRIPTOR = Descriptor(
 )
 TOKENS = tuple(range(1000, 1064))
 
+RECOVERY_S = 2.0
+"""How long what is missing is sought."""
+
+OVERTAKEN_S = 0.5
+"""A relay that drops older Groups is found out sooner than by default: all is published at once."""
+
 TEXT_ONLY = ("moq-rs", "moq-lite", "moq-native")
 """How implementations begin their name that close a session for a namespace field not in UTF-8."""
 
@@ -73,7 +79,11 @@ async def kvcs_roundtrip(stage: Stage) -> None:
                 target.url,
                 scope=scope,
                 insecure=target.tls_disable_verify,
-                config=ConsumerConfig(namespace_form=form, recovery_deadline_s=2.0),
+                config=ConsumerConfig(
+                    namespace_form=form,
+                    recovery_deadline_s=RECOVERY_S,
+                    overtaken_timeout_s=OVERTAKEN_S,
+                ),
                 transport_config=stage.transport_config(),
             )
         )
