@@ -21,7 +21,7 @@ class ReadBudget:
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._limit = max(1, context.config.max_buffered_octets)
+        self._limit = context.config.max_buffered_octets
         self.unconsumed = 0
         """Payload octets of whole Objects that wait for `consumed`."""
         self.unfinished = 0

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Final
+
+from moqt.wire.properties import MANDATORY_FIRST, MANDATORY_LAST
 
 MEBI = 1 << 20
+
+_AT_LEAST_ONE: Final = frozenset(
+    {
+        "max_active_streams",
+        "max_buffered_octets",
+        "max_events",
+        "max_open_streams",
+        "max_waiting_datagrams",
+        "write_octets",
+    }
+)
+"""Limits that nothing would work with at 0."""
 
 
 class Role(Enum):
@@ -17,7 +32,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """Limits and announcements of one endpoint. All are per session."""
+    """Limits and announcements of one endpoint. All are per session.
+
+    Raises: ValueError for a limit or time below 0, or one of 0 that must be more.
+    """
 
     implementation: str = "kvcs-moqt/0.1"
     """MOQT_IMPLEMENTATION; empty: not sent (MOQT-22 9.1)."""
@@ -125,3 +143,17 @@ class SessionConfig:
 
     goaway_timeout_ms: int = 10_000
     """Timeout put into a GOAWAY of ours when the caller names none."""
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            least = 1 if name in _AT_LEAST_ONE else 0
+            # Written so that NaN is refused too.
+            if isinstance(value, int | float) and not value >= least:
+                raise ValueError(f"{name} is {value}, expected {least} or more")
+        for kind in self.peer_lacks:
+            if not MANDATORY_FIRST <= kind <= MANDATORY_LAST:
+                raise ValueError(
+                    f"peer_lacks has 0x{kind:x}, expected 0x{MANDATORY_FIRST:x} to "
+                    f"0x{MANDATORY_LAST:x}"
+                )

@@ -67,7 +67,7 @@ class DatagramQueue(Cursor):
         header = stored.header
         group = -header.group_id if self.reverse else header.group_id
         insort(self._waiting, (header.publisher_priority, group, header.object_id, stored))
-        if len(self._waiting) > max(1, self._context.config.max_waiting_datagrams):
+        if len(self._waiting) > self._context.config.max_waiting_datagrams:
             self._waiting.pop()
             self._context.stats.datagrams_unsent += 1
         self._note_first()
