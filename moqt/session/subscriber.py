@@ -234,8 +234,11 @@ class Subscriber:
         """Offer a PUBLISH to the application."""
         self.aliases.reserve(message.track_alias, message.name)
         reason = refusal(message.properties)
+        fault = _filter_fault(message.parameters)
         if reason is not None:
             refuse(stream, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+        elif fault is not None:
+            refuse(stream, fault.code, fault.reason)
         elif message.properties.malformation is not None:
             refuse(stream, RequestErrorCode.MALFORMED_TRACK, message.properties.malformation)
         else:
@@ -330,3 +333,13 @@ class Subscriber:
     def bind_strays(self, alias: int, now: float) -> None:
         """Streams that came before their alias was known may be read."""
         self.inbound.bind_strays(alias, now)
+
+
+def _filter_fault(parameters: Parameters) -> FilterRejected | None:
+    """Return why the LOCATION_FILTER of a PUBLISH cannot be used (MOQT-22 3.3.1), or None."""
+    try:
+        if parameters.location_filter is not None:
+            parameters.location_filter.resolve_subscription(parameters.largest)
+    except FilterRejected as error:
+        return error
+    return None

@@ -28,7 +28,13 @@ from moqt.testing import ScriptedPeer
 from moqt.types import Location
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram
 from moqt.wire.fields import KeyValue
-from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
+from moqt.wire.filters import (
+    IdRange,
+    LocationFilter,
+    LocationFilterType,
+    RangeFilter,
+    RangeFilterKind,
+)
 from moqt.wire.messages import (
     Goaway,
     Publish,
@@ -236,6 +242,23 @@ def test_cancel_an_offer_and_a_subscription_made_of_one() -> None:
         late = peer.open_uni()
         peer.send_octets(late, subgroup(0, [0]))
         assert late in peer.transport.stops
+
+
+def test_offer_whose_filter_ends_before_it_begins() -> None:
+    """It is refused as any other request's, and the application never asked."""
+    peer = ScriptedPeer()
+    swapped = LocationFilter(
+        LocationFilterType.END_OBJECT, start_group=3, start_object=5, end_group=3, end_object=2
+    )
+    stream = offered(peer, Parameters(location_filter=swapped))
+    answer = one(peer.messages(stream))
+    assert isinstance(answer, RequestError)
+    assert answer.code is RequestErrorCode.INVALID_RANGE
+    assert not peer.take(PublicationOffered)
+    data = peer.open_uni()
+    peer.send_octets(data, subgroup(3, [5]))
+    assert data in peer.transport.stops
+    assert peer.transport.closed is None
 
 
 # Aliases
