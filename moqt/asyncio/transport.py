@@ -100,6 +100,6 @@ class QuicTransport:
 
     def close(self, code: SessionErrorCode, reason: str) -> None:
         """CONNECTION_CLOSE with an application code; it leaves with the next transmit."""
-        short = reason.encode()[:MAX_REASON_OCTETS].decode(errors="ignore")
+        short = reason.encode(errors="replace")[:MAX_REASON_OCTETS].decode(errors="ignore")
         self._connection.close(error_code=int(code), reason_phrase=short)
         self._wake()

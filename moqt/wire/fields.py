@@ -105,8 +105,11 @@ def read_reason(reader: Reader) -> str:
 
 
 def write_reason(writer: Writer, reason: str) -> None:
-    """Append a Reason Phrase; ValueError beyond 1024 octets (MOQT-22 8.5)."""
-    octets = reason.encode()
+    """Append a Reason Phrase; ValueError beyond 1024 octets (MOQT-22 8.5).
+
+    What UTF-8 cannot say becomes "?": a reason may quote a file name, or anything else.
+    """
+    octets = reason.encode(errors="replace")
     if len(octets) > MAX_REASON_OCTETS:
         raise ValueError(f"Reason Phrase has {len(octets)} octets, at most {MAX_REASON_OCTETS}")
     writer.prefixed(octets)

@@ -73,6 +73,13 @@ def test_a_reason_of_1024_octets_is_read_and_1025_closes() -> None:
         write_reason(Writer(), "x" * 1025)
 
 
+def test_a_reason_that_utf8_cannot_say_is_sent_with_marks() -> None:
+    """As of a file name that Python read with `surrogateescape`."""
+    writer = Writer()
+    write_reason(writer, "caf\udce9" + "\U0001f600")
+    assert read_reason(reader(bytes(writer))) == "caf?\U0001f600"
+
+
 def test_a_reason_that_is_not_utf8_is_read_with_marks() -> None:
     assert read_reason(reader(b"\x02a\xff")) == "a�"
 
