@@ -270,7 +270,7 @@ class TrackSource:
         None: Object 0 of the Group after the largest. An End of Track status Object goes there, on
         a stream of its own; each subscription ends with TRACK_ENDED when it was sent all.
         Raises: LocalProtocolError while a Subgroup is open, or for a `location` that is not behind
-        every Object.
+        every Object; ValueError for one that no message can say.
         """
         if not self.is_live:
             raise LocalProtocolError(f"{self.name}: the track has ended")
@@ -281,6 +281,10 @@ class TrackSource:
             )
         if location is None:
             location = Location(self._largest_group + 1, 0)
+        self._check_numbers(
+            (location.group_id, "Group ID of End of Track", MAX_VI64),
+            (location.object_id, "Object ID of End of Track", MAX_VI64),
+        )
         if self.largest is not None and location <= self.largest:
             raise LocalProtocolError(
                 f"{self.name}: End of Track at {location}, but {self.largest} exists"

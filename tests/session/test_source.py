@@ -180,6 +180,19 @@ def test_end_of_track_is_a_status_object_in_a_group_of_its_own() -> None:
     assert track.largest == Location(1, 1)
 
 
+def test_no_end_of_track_where_no_group_can_be() -> None:
+    """What no message can say is refused here, and not when a session sends it."""
+    track = TrackSource(NAME)
+    writer = track.open_group(MAX_VI64)
+    writer.write(0, b"x")
+    writer.close()
+    with pytest.raises(ValueError, match="Group ID of End of Track is 18446744073709551616"):
+        track.end()
+    assert track.is_live
+    track.end(Location(MAX_VI64, 1))
+    assert track.is_ended
+
+
 def test_end_of_an_empty_track() -> None:
     track = TrackSource(NAME)
     track.end()
