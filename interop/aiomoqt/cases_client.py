@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import moqt
-from interop.harness.cases import CaseFailed, Direction, NotApplicable, Registry
+from interop.harness.cases import Direction, NotApplicable, Registry
 from interop.harness.ours import BINARY, serving, url_of, whole_track
+from interop.harness.tap import failure
 from moqt.session.events import PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.stage import Stage
 
 CASES = Registry()
-CLIENT_TIMEOUT_S = 25.0
 
 TESTS = {
     "setup-only": "SETUP, then a clean close",
@@ -73,15 +73,11 @@ async def run(stage: Stage, test: str) -> None:
             "aiomoqt.tools.moq_interop_client",
             *("-r", url_of(server.port), "-t", test, "--tls-disable-verify", "--draft", 22),
         )
-        lines = await client.output(timeout_s=CLIENT_TIMEOUT_S)
+        reason = await failure(client, test)
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
-    if f"ok 1 - {test}" in lines:
-        return
-    message = next((line for line in lines if line.strip().startswith("message:")), None)
-    if f"not ok 1 - {test}" not in lines or message is None:
-        raise CaseFailed(f"no TAP result of {test}; the last line: {lines[-1:]}")
-    raise NotApplicable(message.partition(":")[2].strip().strip('"'))
+    if reason is not None:
+        raise NotApplicable(reason)
 
 
 def _add(test: str, title: str) -> None:

@@ -47,7 +47,9 @@ async def _run(peer: str, case: Case, python: Path, folder: Path) -> Outcome:
 
 def main(peer: str, name: str, python: str, folder: str) -> None:
     """Run it."""
-    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s"
+    )
     outcome = asyncio.run(_run(peer, registry(peer).find(name), Path(python), Path(folder)))
     Path(folder, "outcome.json").write_text(
         json.dumps(

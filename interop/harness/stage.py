@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,11 +75,18 @@ class Stage:
     async def script(self, name: str, *args: object) -> PeerProcess:
         """Start a script of the peer's folder."""
         path = ROOT / self._peer / "peer" / f"{name}.py"
-        return await self._start(name, [str(path), *map(str, args)])
+        return await self._start(name, [str(self._python), str(path), *map(str, args)])
 
     async def module(self, name: str, *args: object) -> PeerProcess:
         """Start a module of the peer's own as a program."""
-        return await self._start(name.rpartition(".")[2], ["-m", name, *map(str, args)])
+        return await self._module(str(self._python), name, args)
+
+    async def ours(self, name: str, *args: object) -> PeerProcess:
+        """Start a module of this project as a program, under this Python."""
+        return await self._module(sys.executable, name, args)
+
+    async def _module(self, python: str, name: str, args: tuple[object, ...]) -> PeerProcess:
+        return await self._start(name.rpartition(".")[2], [python, "-m", name, *map(str, args)])
 
     async def result(self, name: str, *args: object) -> Any:
         """Run a script of the peer's folder and return its result."""
@@ -88,7 +96,7 @@ class Stage:
         self._started += 1
         process = await PeerProcess.start(
             f"{self._started}-{name}",
-            [str(self._python), *command],
+            command,
             cwd=self.folder,
             env={
                 "PYTHONPATH": str(ROOT / "content"),
