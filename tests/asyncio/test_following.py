@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,53 +26,16 @@ from tests.asyncio.endpoints import (
     track_with,
 )
 from tests.asyncio.quic_pair import QUICK
+from tests.asyncio.roaming import OTHER, WHOLE, client_of, full_track, url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from moqt.tls import CertificatePair
-
-OTHER = moqt.FullTrackName(moqt.TrackNamespace.of("kv", "moved"), b"k.raw.s0")
-WHOLE = moqt.FillParameters(location_filter=moqt.LocationFilter.absolute(moqt.Location(0, 0)))
-
-
-def url(server: moqt.Server, host: str = "127.0.0.1") -> str:
-    return f"moqt://{host}:{server.port}/"
-
-
-@asynccontextmanager
-async def client_of(
-    server: moqt.Server,
-    certificate: CertificatePair,
-    follow_config: moqt.FollowConfig | None = None,
-    config: moqt.SessionConfig | None = None,
-    transport_config: moqt.TransportConfig = QUICK,
-) -> AsyncIterator[moqt.Client]:
-    async with moqt.Client.connect(
-        url(server),
-        ca=certificate.certificate,
-        follow_config=follow_config,
-        config=config,
-        transport_config=transport_config,
-    ) as client:
-        yield client
 
 
 def redirect(uri: str, name: moqt.FullTrackName) -> errors.RequestRejected:
     return errors.RequestRejected(
         moqt.RequestErrorCode.REDIRECT, "moved", redirect_uri=uri, redirect_name=name
     )
-
-
-def full_track(name: moqt.FullTrackName, groups: int = 2) -> moqt.TrackSource:
-    track = moqt.TrackSource(name)
-    for group_id in range(groups):
-        writer = track.open_group(group_id)
-        for object_id in range(3):
-            writer.write(object_id, f"{group_id}.{object_id}.".encode().ljust(1000, b"-"))
-        writer.close()
-    track.end()
-    return track
 
 
 async def test_a_redirect_is_followed_to_another_session(certificate: CertificatePair) -> None:

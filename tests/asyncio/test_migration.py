@@ -1,27 +1,26 @@
-"""Running requests move on GOAWAY, each Object once (MOQT-22 6.6.1, 9.2)."""
+"""Running subscriptions move on GOAWAY, each Object once (MOQT-22 6.6.1, 9.2)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import moqt
 from moqt import errors
+from moqt.asyncio.migration import Leg
+from moqt.asyncio.roaming_requests import TrackOrder
 from moqt.session.events import (
     FillEnded,
-    NamespaceFound,
-    NamespaceGone,
     ObjectReceived,
     SubgroupEnded,
 )
-from moqt.wire.messages import Goaway
 from tests.asyncio.endpoints import (
     NAME,
     NAMESPACE,
     directory_with,
-    expected,
     payload,
     poll,
     read_objects,
@@ -29,51 +28,23 @@ from tests.asyncio.endpoints import (
     track_with,
     write_group,
 )
-from tests.asyncio.test_following import WHOLE, client_of, url
+from tests.asyncio.roaming import (
+    NARROW,
+    OTHER,
+    SMALL,
+    WHOLE,
+    client_of,
+    full_track,
+    hold_back,
+    take,
+    take_all,
+    url,
+)
 
 if TYPE_CHECKING:
-    from moqt.asyncio.tracks import SubscriptionItem
     from moqt.tls import CertificatePair
 
-SMALL = moqt.SessionConfig(max_buffered_octets=100_000)
-NARROW = moqt.TransportConfig(
-    close_linger_s=0.01, connection_window_octets=200_000, stream_window_octets=100_000
-)
-"""Together they let a publisher send little more than was read."""
-
 both_loops = pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
-
-
-async def take(items: moqt.RoamingSubscription, objects: int) -> list[tuple[int, int]]:
-    """Take items until so many Objects have come; return their places."""
-    found: list[tuple[int, int]] = []
-    async with asyncio.timeout(20):
-        while len(found) < objects:
-            item = await anext(items)
-            if isinstance(item, ObjectReceived):
-                header = item.object.header
-                assert item.object.payload is not None
-                octets = len(item.object.payload)
-                assert bytes(item.object.payload) == payload(
-                    header.group_id, header.object_id, octets
-                )
-                found.append((header.group_id, header.object_id))
-    return found
-
-
-async def take_all(
-    items: moqt.RoamingSubscription,
-) -> tuple[list[tuple[int, int]], list[SubscriptionItem]]:
-    places: list[tuple[int, int]] = []
-    others: list[SubscriptionItem] = []
-    async with asyncio.timeout(20):
-        async for item in items:
-            if isinstance(item, ObjectReceived):
-                if item.object.status is moqt.ObjectStatus.NORMAL:
-                    places.append((item.object.header.group_id, item.object.header.object_id))
-            else:
-                others.append(item)
-    return places, others
 
 
 @both_loops
@@ -181,7 +152,11 @@ async def test_a_subscription_moves_many_times(certificate: CertificatePair) -> 
         assert (await take_all(subscription))[0] == []
 
 
-async def test_moves_that_bring_nothing_are_bounded(certificate: CertificatePair) -> None:
+@pytest.mark.parametrize("after_request", [True, False])
+async def test_moves_that_bring_nothing_are_bounded(
+    certificate: CertificatePair, after_request: bool
+) -> None:
+    """Whether each session is to be left at once, or once the subscription is there."""
     track = moqt.TrackSource(NAME)
     async with (
         serving(certificate, directory_with(track)) as server,
@@ -191,13 +166,107 @@ async def test_moves_that_bring_nothing_are_bounded(certificate: CertificatePair
 
         async def send_on() -> None:
             async for session in server:
-                session.goaway(timeout_ms=50)
+                if after_request:
+                    await poll(lambda s=session: s.served_requests())  # type: ignore[misc]
+                session.goaway(timeout_ms=0)
 
         sending = asyncio.create_task(send_on())
-        with pytest.raises(errors.FollowFailed, match="more than 3 moves"):
+        await poll(lambda: subscription._failure is not None)
+        track.end()
+        with pytest.raises(errors.FollowFailed, match="more than 3 moves") as failed:
             await take_all(subscription)
+        assert set(failed.value.visited) == {url(server)}
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_the_old_session_ends_before_the_next_is_there(certificate: CertificatePair) -> None:
+    """What was published in between comes by the fill."""
+    track = moqt.TrackSource(NAME)
+    directory = directory_with(track)
+    async with (
+        serving(certificate, directory) as second,
+        serving(certificate, directory) as first,
+        client_of(first, certificate) as client,
+        client.subscribe(NAME) as subscription,
+    ):
+        write_group(track, 0, objects=2)
+        assert await take(subscription, 2) == [(0, 0), (0, 1)]
+        may_go = hold_back(client)
+        (served,) = first.sessions
+        first.goaway(url(second), timeout_ms=1)
+        end = await served.wait_closed()
+        assert end.code is moqt.SessionErrorCode.GOAWAY_TIMEOUT
+        reading = asyncio.create_task(take(subscription, 4))
+        write_group(track, 1, objects=2)
+        may_go.set()
+        await poll(lambda: subscription.moves == 1)
+        write_group(track, 2, objects=2)
+        assert sorted(await reading) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        track.end()
+        assert (await take_all(subscription))[0] == []
+
+
+async def test_a_request_is_reset_before_the_next_session_is_there(
+    certificate: CertificatePair,
+) -> None:
+    """9.2#7: GOAWAY for one subscription, whose time is over too soon."""
+    track = moqt.TrackSource(NAME)
+    directory = directory_with(track)
+    async with (
+        serving(certificate, directory) as second,
+        serving(certificate, directory) as first,
+        client_of(first, certificate) as client,
+        client.subscribe(NAME) as subscription,
+    ):
+        may_go = hold_back(client)
+        (served,) = first.sessions
+        (request,) = served.served_requests()
+        served.goaway(url(second), timeout_ms=1, request_id=request.request_id)
+        await poll(lambda: subscription._legs[0].request.is_over)
+        write_group(track, 0, objects=2)
+        may_go.set()
+        assert await take(subscription, 2) == [(0, 0), (0, 1)]
+        assert subscription.moves == 1
+        assert not served.is_closed
+
+
+async def test_a_session_that_is_lost_without_goaway_ends_its_requests(
+    certificate: CertificatePair,
+) -> None:
+    directory = directory_with(moqt.TrackSource(NAME), full_track(OTHER, groups=1))
+    async with (
+        serving(certificate, directory) as server,
+        client_of(server, certificate) as client,
+        client.subscribe(NAME) as subscription,
+        client.subscribe_namespace(NAMESPACE) as found,
+        client.fetch(OTHER) as fetch,
+    ):
+        assert (await anext(found)).namespace == NAMESPACE
+        assert len(await read_objects(fetch)) == 3
+        for session in server.sessions:
+            session.close_now(moqt.SessionErrorCode.INTERNAL_ERROR, "lost")
+        for items in (subscription, found):
+            with pytest.raises(errors.SessionClosed, match="lost"):
+                await anext(items)
+
+
+def test_a_stream_that_ends_during_the_fill_is_told_behind_it() -> None:
+    """The fill may still bring Objects of a Group whose own stream has ended."""
+    limits = SimpleNamespace(config=moqt.FollowConfig())
+    order = TrackOrder(fill=WHOLE)
+    subscription = moqt.RoamingSubscription(limits, NAME, order)  # type: ignore[arg-type]
+    request = SimpleNamespace(largest=moqt.Location(4, 1))
+    leg: Any = Leg(None, NAME, request, is_filling=True, cut={(3, 0): 0})  # type: ignore[arg-type]
+    ended = [SubgroupEnded(2, group_id, 0) for group_id in (4, 5, 3)]
+    for item in ended:
+        subscription._deliver(leg, item)
+    filled = FillEnded(2, 2)
+    subscription._deliver(leg, filled)
+    cut = SubgroupEnded(0, 3, 0, reset=moqt.StreamResetCode.GOING_AWAY)
+    assert list(subscription._ready) == [ended[1], cut, ended[0], ended[2], filled]
+    subscription._deliver(leg, ended[0])
+    assert subscription._ready[-1] == ended[0]
 
 
 async def test_a_fill_that_a_move_interrupts_goes_on(certificate: CertificatePair) -> None:
@@ -372,229 +441,3 @@ async def test_a_sink_gets_each_object_once_across_a_move(certificate: Certifica
         assert found == set(range(12))
         assert {8, 9, 10, 11} <= sink.held.keys()
         assert subscription.moves == 1
-
-
-# GOAWAY for one request
-
-
-def ask_to_move(session: moqt.MoqtSession, uri: str) -> None:
-    """Send GOAWAY for the one request that a server's session serves."""
-    (request,) = session.served_requests()
-    session.goaway(uri, timeout_ms=10_000, request_id=request.request_id)
-
-
-@pytest.mark.parametrize("is_elsewhere", [True, False], ids=["with a URI", "in the session"])
-async def test_a_subscription_that_is_asked_to_move_is_issued_again(
-    certificate: CertificatePair, is_elsewhere: bool
-) -> None:
-    """9.2#7: at the URI, else in the same session; the old stream is closed."""
-    track = moqt.TrackSource(NAME)
-    directory = directory_with(track)
-    async with (
-        serving(certificate, directory) as second,
-        serving(certificate, directory) as first,
-        client_of(first, certificate) as client,
-        client.subscribe(NAME) as subscription,
-    ):
-        (served,) = first.sessions
-        (old,) = served._session._requests.streams.values()
-        write_group(track, 0, objects=2)
-        assert await take(subscription, 2) == [(0, 0), (0, 1)]
-        ask_to_move(served, url(second) if is_elsewhere else "")
-        await poll(lambda: not old.is_receive_open and not old.is_send_open)
-        await poll(lambda: subscription.moves == 1)
-        write_group(track, 1, objects=2)
-        track.end()
-        assert sorted((await take_all(subscription))[0]) == [(1, 0), (1, 1)]
-        assert not served.is_closed
-        assert client.session.goaway_received is None
-        assert subscription.session.remote_address == (
-            f"127.0.0.1:{second.port if is_elsewhere else first.port}"
-        )
-        assert client.session_count == 1 + is_elsewhere
-
-
-@pytest.mark.parametrize("is_elsewhere", [True, False], ids=["with a URI", "in the session"])
-async def test_a_fetch_that_is_asked_to_move_is_issued_again(
-    certificate: CertificatePair, is_elsewhere: bool
-) -> None:
-    """9.2#7: for what has not come."""
-    directory = directory_with(track_with(groups=3, objects=4, octets=50_000))
-    async with (
-        serving(certificate, directory) as second,
-        serving(certificate, directory) as first,
-        client_of(first, certificate, config=SMALL, transport_config=NARROW) as client,
-        client.fetch(NAME) as fetch,
-    ):
-        (served,) = first.sessions
-        await anext(fetch)
-        (old,) = served._session._requests.streams.values()
-        ask_to_move(served, url(second) if is_elsewhere else "")
-        await poll(lambda: not old.is_receive_open and not old.is_send_open)
-        found = await read_objects(fetch)
-        assert list(found) == [(g, o) for g in range(3) for o in range(4)][1:]
-        assert fetch.moves == 1
-
-
-async def test_a_namespace_subscription_that_is_asked_to_move_is_issued_again(
-    certificate: CertificatePair,
-) -> None:
-    """9.2#7: in the same session; what is known is not told twice."""
-    directory = moqt.TrackDirectory()
-    directory.announce(NAMESPACE)
-    async with (
-        serving(certificate, directory) as server,
-        client_of(server, certificate) as client,
-        client.subscribe_namespace(moqt.TrackNamespace.of("kv")) as found,
-    ):
-        (served,) = server.sessions
-        first = await anext(found)
-        assert first.namespace == NAMESPACE
-        (stream,) = served._session._requests.streams.values()
-        stream.send(Goaway("", 0))
-        served._driver.wake()
-        await poll(lambda: found.moves == 1)
-        directory.withdraw(NAMESPACE)
-        item = await anext(found)
-        assert isinstance(item, NamespaceGone)
-
-
-# Fetches
-
-
-async def test_a_fetch_ends_where_it_began_if_there_is_time(
-    certificate: CertificatePair,
-) -> None:
-    """6.6.1#2: the old session is closed once the fetch is over."""
-    track = track_with(groups=3, objects=4, octets=50_000)
-    directory = directory_with(track)
-    async with (
-        serving(certificate, directory) as second,
-        serving(certificate, directory) as first,
-        client_of(first, certificate, config=SMALL, transport_config=NARROW) as client,
-        client.fetch(NAME) as fetch,
-    ):
-        (served,) = first.sessions
-        await anext(fetch)
-        first.goaway(url(second), timeout_ms=60_000)
-        await poll(lambda: str(client.uri) == url(second))
-        assert len(await read_objects(fetch)) == 11
-        assert fetch.moves == 0
-        end = await served.wait_closed()
-        assert end.code is moqt.SessionErrorCode.NO_ERROR
-
-
-@pytest.mark.parametrize("order", [moqt.GroupOrder.ASCENDING, moqt.GroupOrder.DESCENDING])
-@pytest.mark.parametrize("timeout_ms", [0, 400])
-async def test_a_fetch_brings_its_rest_from_the_next_session(
-    certificate: CertificatePair, timeout_ms: int, order: moqt.GroupOrder
-) -> None:
-    """9.2#12: with a Timeout of 0 at once, else when most of it is over."""
-    track = track_with(groups=5, objects=4, octets=50_000)
-    track.end()
-    directory = directory_with(track)
-    async with (
-        serving(certificate, directory) as second,
-        serving(certificate, directory) as first,
-        client_of(first, certificate, config=SMALL, transport_config=NARROW) as client,
-        client.fetch(
-            NAME,
-            location_filter=moqt.LocationFilter.range(moqt.Location(0, 1), moqt.Location(4, 2)),
-            group_order=order,
-        ) as fetch,
-    ):
-        (served,) = first.sessions
-        item = await anext(fetch)
-        assert isinstance(item, ObjectReceived)
-        begun = (item.object.header.group_id, item.object.header.object_id)
-        first.goaway(url(second), timeout_ms=timeout_ms)
-        await served.wait_closed()  # nobody reads meanwhile
-        found = await read_objects(fetch)
-        wanted = expected(range(5), 4, 50_000)
-        for left_out in ((0, 0), (4, 3), begun):
-            del wanted[left_out]
-        assert found == wanted
-        groups = [group_id for group_id, _ in found]
-        assert groups == sorted(groups, reverse=order is moqt.GroupOrder.DESCENDING)
-        assert fetch.moves == 1
-
-
-async def test_a_fetch_that_has_come_whole_does_not_move(certificate: CertificatePair) -> None:
-    track = track_with(groups=1, objects=3)
-    track.end()
-    directory = directory_with(track)
-    async with (
-        serving(certificate, directory) as second,
-        serving(certificate, directory) as first,
-        client_of(first, certificate) as client,
-        client.fetch(NAME) as fetch,
-    ):
-        (served,) = first.sessions
-        first.goaway(url(second), timeout_ms=0)
-        await served.wait_closed()
-        assert await read_objects(fetch) == expected(range(1), 3)
-
-
-# Namespaces
-
-
-async def test_namespaces_go_on_from_the_next_session(certificate: CertificatePair) -> None:
-    both, old, new = (moqt.TrackNamespace.of("kv", name) for name in ("both", "old", "new"))
-    one, two = moqt.TrackDirectory(), moqt.TrackDirectory()
-    for namespace in (both, old):
-        one.announce(namespace)
-    for namespace in (both, new):
-        two.announce(namespace)
-    quick = moqt.FollowConfig(namespace_settle_s=0.05)
-    async with (
-        serving(certificate, two) as second,
-        serving(certificate, one) as first,
-        client_of(first, certificate, quick) as client,
-        client.subscribe_namespace(moqt.TrackNamespace.of("kv")) as found,
-    ):
-        (served,) = first.sessions
-        items = [await anext(found) for _ in range(2)]
-        assert {item.namespace for item in items} == {both, old}
-        first.goaway(url(second))
-        await served.wait_closed()
-        items = [await anext(found) for _ in range(2)]
-        assert isinstance(items[0], NamespaceFound)
-        assert items[0].namespace == new
-        assert isinstance(items[1], NamespaceGone)
-        assert items[1].namespace == old
-        two.withdraw(both)
-        item = await anext(found)
-        assert isinstance(item, NamespaceGone)
-        assert item.namespace == both
-
-
-async def test_who_sends_goaway_keeps_the_scheme(certificate: CertificatePair) -> None:
-    """9.2#11: the New Session URI is a moqt:// address."""
-    async with (
-        serving(certificate) as server,
-        client_of(server, certificate) as client,
-    ):
-        for uri in ("https://127.0.0.1/", "other.example", "moqt://"):
-            with pytest.raises(errors.LocalProtocolError, match="New Session URI"):
-                server.goaway(uri)
-        assert client.session.goaway_received is None
-        (served,) = server.sessions
-        served.goaway(url(server))
-        await served.wait_closed()
-
-
-async def test_leaving_everything_in_the_middle_of_a_move(certificate: CertificatePair) -> None:
-    """Cancelled while the next server does not answer: no task, no socket is left."""
-    track = moqt.TrackSource(NAME)
-    async with (
-        serving(certificate, directory_with(track)) as second,
-        serving(certificate, directory_with(track)) as first,
-    ):
-        async with client_of(first, certificate) as client, client.subscribe(NAME) as subscription:
-            second._listener.stop_accepting()
-            first.goaway(url(second))
-            await poll(lambda: client.session.goaway_received is not None)
-            write_group(track, 0, objects=1)
-            assert await take(subscription, 1) == [(0, 0)]
-        assert client.session_count == 0
-        assert NAMESPACE == NAME.namespace
