@@ -47,6 +47,10 @@ def test_publish_serves_who_shows_the_token(
         monkeypatch.setenv("KVCS_TOKEN_FILE", str(token))
         listed = ["inspect", url, "--ca", str(keys.certificate), "--listen-for", "0.3"]
         assert main(listed) == ExitCode.OK
+        monkeypatch.delenv("KVCS_TOKEN_FILE")
+        checked = ["conformance", url, "--ca", str(keys.certificate), "--timeout", "5"]
+        assert main(checked) == ExitCode.USAGE
+        assert main([*checked, "--token-file", str(token)]) == ExitCode.OK
         assert "open sesame" not in "".join(capsys.readouterr())
         code, said, complaint = publish.end(signal.SIGINT)
     assert code == ExitCode.INTERRUPTED
