@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from moqt import errors
 from moqt.asyncio.requests import Signal
-from moqt.codes import RequestErrorCode
+from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class FollowConfig:
 
     max_moves: int = 8
     """GOAWAYs in a row that one request follows without getting anything in between, each within
-    `follow_timeout_s` of the one before."""
+    `follow_timeout_s` of the one before. And those that a client follows while it asks for nothing;
+    its next request then makes a new session."""
 
     max_sessions: int = 16
     """Sessions held at once: the current one, those that redirects led to, those being left. At the
@@ -77,6 +78,9 @@ class Place:
         self.session = session
         self.stack = stack
         self.users = 0
+        self.was_used = False
+        self.unused_moves = 0
+        """GOAWAYs in a row that led here from sessions on which nothing was asked for."""
         self.next: Place | None = None
         """Where its GOAWAY led, once somebody went there."""
         self.changed = Signal()
@@ -89,6 +93,7 @@ class Place:
     def enter(self) -> None:
         """A request of ours is open there."""
         self.users += 1
+        self.was_used = True
 
     def leave(self) -> None:
         """It is not any more."""
@@ -119,6 +124,7 @@ class Sessions:
         self._leaving: dict[Place, None] = {}
         self._dialing: dict[str, asyncio.Task[Place]] = {}
         self._watchers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     @property
     def count(self) -> int:
@@ -154,6 +160,7 @@ class Sessions:
                 raise errors.FollowFailed(f"more than {self.config.max_moves} moves", tuple(way))
             if place.next is None or place.next.session.is_closed:
                 place.next = await self._successor(place)
+                place.next.unused_moves = 0 if place.was_used else place.unused_moves + 1
             place = place.next
             way.append(str(place.uri))
         return place
@@ -180,12 +187,20 @@ class Sessions:
 
     async def _connected(self, uri: MoqtUri) -> Place:
         """Return a new session, one for all who wait for this address."""
+        if self._is_closed:
+            raise _closed()
         key = _key(uri)
         task = self._dialing.get(key)
         if task is None:
             task = self._dialing[key] = asyncio.create_task(self._make(uri), name=f"dial {uri}")
             task.add_done_callback(lambda done: self._made(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if task.cancelled() and current is not None and not current.cancelling():
+                raise _closed() from None  # `close` cancelled it, and nobody whoever waits here
+            raise
 
     def _made(self, key: str, done: asyncio.Task[Place]) -> None:
         del self._dialing[key]
@@ -222,7 +237,8 @@ class Sessions:
         """Wait until a session is over or is to be left; move home; close it when it's unused."""
         goaway = await place.session.wait_goaway()
         is_home = _key(place.uri) == _key(self._home)
-        if goaway is not None and (is_home or place.users):
+        is_worth_it = is_home and place.unused_moves < self.config.max_moves
+        if goaway is not None and (is_worth_it or place.users):
             try:
                 following = await self.usable(place)
                 if is_home:
@@ -246,6 +262,7 @@ class Sessions:
 
     async def close(self) -> None:
         """Close all sessions, and end the tasks that watch them; cancelled, too."""
+        self._is_closed = True
         tasks = (*self._dialing.values(), *self._watchers)
         for task in tasks:
             task.cancel()
@@ -258,6 +275,10 @@ class Sessions:
             async with AsyncExitStack() as stack:  # each one, even if cancelled in between
                 for place in places:
                     stack.push_async_callback(place.stack.aclose)
+
+
+def _closed() -> errors.SessionClosed:
+    return errors.SessionClosed(SessionErrorCode.NO_ERROR, "the client is closed", by_peer=False)
 
 
 def _key(uri: MoqtUri) -> str:
