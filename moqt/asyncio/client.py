@@ -189,6 +189,8 @@ class _Dialer:
             ) from None
         except OSError as error:
             raise errors.ConnectFailed(self._address, error.strerror or str(error)) from error
+        except UnicodeError as error:  # such as "a..b": IDNA cannot write it
+            raise errors.ConnectFailed(self._address, f"not a host name: {error}") from error
         return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
     async def _dial_one(self, family: int, address: Address, timeout_s: float) -> MoqtSession:
@@ -197,18 +199,11 @@ class _Dialer:
         )
         endpoint = UdpEndpoint(self._connected_socket(family, address), remote=address)
         driver = Driver(connection, endpoint)
-        session = Session(
-            role=Role.CLIENT,
-            transport=driver.transport,
-            config=self._config,
-            directory=self._directory,
-            path=self._uri.path_and_query,
-            authority=self._uri.authority,
-            admission=self._admission,
-            session_tokens=self._tokens,
-            request_tokens=self._request_tokens,
-            clock=time.monotonic,
-        )
+        try:
+            session = self._session(driver)
+        except BaseException:
+            endpoint.close()
+            raise
         moqt_session = MoqtSession(
             session,
             driver,
@@ -233,6 +228,20 @@ class _Dialer:
                 moqt_session.abort()
                 endpoint.close()
         return moqt_session
+
+    def _session(self, driver: Driver) -> Session:
+        return Session(
+            role=Role.CLIENT,
+            transport=driver.transport,
+            config=self._config,
+            directory=self._directory,
+            path=self._uri.path_and_query,
+            authority=self._uri.authority,
+            admission=self._admission,
+            session_tokens=self._tokens,
+            request_tokens=self._request_tokens,
+            clock=time.monotonic,
+        )
 
     def _connected_socket(self, family: int, address: Address) -> socket.socket:
         sock = udp_socket(family, self._transport_config.socket_buffer_octets)

@@ -35,10 +35,17 @@ class Control:
         options: SetupOptions,
         is_busy: Callable[[], bool],
     ) -> None:
-        """`options` are ours; `is_busy` says whether subscriptions or fetches are open."""
+        """`options` are ours; `is_busy` says whether subscriptions or fetches are open.
+
+        Raises: LocalProtocolError for options that no SETUP can carry.
+        """
         self._context = context
         self._requests = requests
         self.options = options
+        try:
+            self._setup = encode_message(Setup(options))
+        except ValueError as error:
+            raise LocalProtocolError(f"SETUP: {error}") from error
         self._is_busy = is_busy
         self._is_server = context.role is Role.SERVER
         self._stream_id: int | None = None
@@ -69,11 +76,7 @@ class Control:
         if self.is_started and self._stream_id is None:
             self._stream_id = self._context.transport.open(bidirectional=False)
             if self._stream_id is not None:
-                self._send(Setup(self.options))
-
-    def _send(self, message: Message) -> None:
-        assert self._stream_id is not None
-        self._context.transport.write(self._stream_id, [encode_message(message)], False)
+                self._context.transport.write(self._stream_id, [self._setup], False)
 
     def send_goaway(self, uri: str, timeout_ms: int, now: float) -> None:
         """Ask the peer to move; with a time, close with GOAWAY_TIMEOUT if it does not (9.2)."""
@@ -84,9 +87,10 @@ class Control:
         if self._stream_id is None:
             raise LocalProtocolError("no GOAWAY before SETUP is sent")
         try:
-            self._send(Goaway(uri, timeout_ms))
+            octets = encode_message(Goaway(uri, timeout_ms))
         except ValueError as error:
             raise LocalProtocolError(f"GOAWAY: {error}") from error
+        self._context.transport.write(self._stream_id, [octets], False)
         self._requests.goaway_sent = True
         if timeout_ms:
             self._context.timers.at(now + timeout_ms / 1000, partial(self._check_moved, timeout_ms))

@@ -142,6 +142,28 @@ async def test_malformed_input_is_a_value_error(certificate: CertificatePair) ->
             pytest.fail("listening")
 
 
+@pytest.mark.parametrize(
+    "tokens", [[moqt.AuthToken(0, bytes(70_000))], [moqt.AuthToken(0, b"twice")] * 2]
+)
+async def test_tokens_that_no_setup_can_carry(
+    certificate: CertificatePair, tokens: list[moqt.AuthToken]
+) -> None:
+    """It is said before anything is sent, and no socket is left."""
+    async with serving(certificate) as server:
+        with pytest.raises(errors.LocalProtocolError, match=r"SETUP|given twice"):
+            async with moqt.connect(
+                f"moqt://127.0.0.1:{server.port}/", ca=certificate.certificate, tokens=tokens
+            ):
+                pytest.fail("connected")
+
+
+async def test_a_reason_that_utf8_cannot_say(certificate: CertificatePair) -> None:
+    async with serving(certificate) as server, connected(server, certificate) as session:
+        (served,) = server.sessions
+        await session.close(moqt.SessionErrorCode.INTERNAL_ERROR, "caf\udce9")
+        assert (await served.wait_closed()).reason == "caf?"
+
+
 async def test_an_unknown_host_is_named(certificate: CertificatePair) -> None:
     with pytest.raises(errors.ConnectFailed, match=r"nonesuch\.invalid:443"):
         async with moqt.connect("moqt://nonesuch.invalid", ca=certificate.certificate):
