@@ -221,7 +221,8 @@ class Request:
                 timeout_s = self._session.config.request_timeout_s
                 self._end(rejection(event, self._what, timeout_s))
             case events.UpdateAccepted():
-                self._updates[event.update_id] = event
+                if event.update_id in self._updates:  # else nobody waits for it any more
+                    self._updates[event.update_id] = event
             case events.UpdateRejected():
                 refusal = errors.RequestRejected(event.code, event.reason)
                 for update_id, answer in self._updates.items():

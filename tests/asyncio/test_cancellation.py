@@ -80,6 +80,21 @@ async def test_cancelling_an_entry_cancels_the_request(certificate: CertificateP
         assert not session._requests
 
 
+async def test_a_cancelled_update_leaves_nothing(certificate: CertificatePair) -> None:
+    """Its answer has nobody to go to any more, and is not kept."""
+    async with (
+        serving(certificate, directory_with(moqt.TrackSource(NAME))) as server,
+        connected(server, certificate) as session,
+        session.subscribe(NAME) as subscription,
+    ):
+        for priority in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await subscription.update(priority=priority)
+        await subscription.update(priority=4)  # answered behind all of them
+        assert not subscription._updates
+
+
 async def test_a_timeout_of_our_own_is_a_timed_out(certificate: CertificatePair) -> None:
     async with (
         serving(certificate, takes_offers=True) as server,
