@@ -31,9 +31,8 @@ class _Group:
 
     def first_lacking(self, first: int) -> int | None:
         """Return the lowest Object ID from `first` on that may yet come; None: all have come."""
-        while first in self.seen:
-            first += 1
-        return None if self.end is not None and first > self.end else first
+        first = self.seen.first_absent(first)
+        return None if first > (MAX_VI64 if self.end is None else self.end) else first
 
 
 class Arrivals:

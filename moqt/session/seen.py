@@ -50,6 +50,11 @@ class SeenNumbers:
                 del first[1]
         return True
 
+    def first_absent(self, number: int) -> int:
+        """Return the lowest number from `number` on that was not seen."""
+        at = bisect_right(self._first, number) - 1
+        return self._last[at] + 1 if at >= 0 and number <= self._last[at] else number
+
     def has_any(self, first: int, last: int) -> bool:
         """Return whether any number from `first` to `last` was seen."""
         at = bisect_right(self._first, last) - 1

@@ -11,6 +11,7 @@ from moqt.codes import ObjectStatus
 from moqt.types import Location, ObjectHeader
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.params import FillParameters
+from moqt.wire.vi64 import MAX_VI64
 
 NEXT = LocationFilter.next_object()
 
@@ -161,3 +162,21 @@ def test_a_move_at_any_point_brings_each_object_once(
         if Location(*place) in covered and take(arrivals, *place, is_moved=True)
     ]
     assert sorted(order[:come] + again) == sorted(order)
+
+
+def test_a_gap_too_many_does_not_cost_its_width() -> None:
+    """A publisher that leaves wide gaps would have us count to 2^60 when a move asks what lacks."""
+    arrivals = begun()
+    for object_id in (0, 1 << 60, *range((1 << 60) + 2, (1 << 60) + 3000, 2)):
+        assert take(arrivals, 0, object_id)
+    assert start_of(arrivals) > Location(0, 1 << 60)
+
+
+def test_nothing_lacks_behind_the_last_object_that_can_be() -> None:
+    arrivals = begun()
+    assert take(arrivals, 0, 0)
+    assert take(arrivals, 0, MAX_VI64)
+    assert start_of(arrivals) == Location(0, 1)
+    full = begun(Location(0, MAX_VI64 - 1))
+    assert take(full, 0, MAX_VI64)
+    assert start_of(full) == Location(1, 0)

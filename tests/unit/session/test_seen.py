@@ -29,3 +29,12 @@ def test_numbers_in_order_are_one_run() -> None:
     seen = SeenNumbers(max_gaps=1)
     assert all(seen.add(number) for number in range(1000))
     assert not any(seen.add(number) for number in range(1000))
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(0, 45))
+def test_the_first_one_that_is_absent(numbers: set[int], start: int) -> None:
+    seen = SeenNumbers()
+    for number in numbers:
+        seen.add(number)
+    expected = next(number for number in range(start, 100) if number not in numbers)
+    assert seen.first_absent(start) == expected
