@@ -12,7 +12,7 @@ from kvcs.names import MANIFEST, MANIFEST_COSE
 from kvcs.retrieval import manifest_fill
 from moqt.codes import ObjectStatus, PublishDoneCode, RequestErrorCode
 from moqt.errors import RequestEnded, RequestRejected, StreamReset, TimedOut
-from moqt.session.events import FillEnded, ObjectReceived
+from moqt.events import FillEnded, ObjectReceived
 from moqt.types import FullTrackName
 from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvcs.trust import Trust
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import Subscription
-    from moqt.session.events import GoawayReceived
+    from moqt.events import GoawayReceived
     from moqt.types import TrackNamespace
 
 __all__ = ["ManifestFeed"]

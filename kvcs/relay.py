@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvcs.stats import ProducerStats
     from moqt.asyncio.namespaces import NamespacePublication
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.events import GoawayReceived
+    from moqt.events import GoawayReceived
     from moqt.types import TrackNamespace
 
 __all__ = ["RelayLink"]

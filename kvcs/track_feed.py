@@ -11,7 +11,7 @@ from kvcs.geometry import layer_of
 from kvcs.retrieval import FetchRequest, LiveRequest, TrackPlan
 from kvcs.wanted import Lease, Verification
 from moqt.errors import MoqtError, RequestRejected, StreamReset, TimedOut
-from moqt.session.events import FillEnded, ObjectReceived, SubgroupEnded
+from moqt.events import FillEnded, ObjectReceived, SubgroupEnded
 from moqt.session.sink import Placement
 from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters

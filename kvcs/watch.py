@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import RequestErrorCode
 from moqt.errors import MoqtError, RequestRejected
-from moqt.session.events import NamespaceFound
+from moqt.events import NamespaceFound
 
 if TYPE_CHECKING:
     from kvcs.discovery import Candidate, Discovery

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from moqt import errors
+from moqt import errors, events
 from moqt.codes import (
     GroupOrder,
     ObjectStatus,
@@ -25,24 +25,34 @@ if TYPE_CHECKING:
     from moqt.asyncio.client import InsecureConnectionWarning, connect
     from moqt.asyncio.config import CongestionControl, TransportConfig
     from moqt.asyncio.following import FollowConfig
+    from moqt.asyncio.info import ConnectionInfo
     from moqt.asyncio.namespaces import (
+        AcceptedNamespace,
+        NamespaceItem,
         NamespacePublication,
         NamespaceSubscription,
+        Offer,
         OfferedTracks,
+        Offers,
+        TrackItem,
         sessions_to_ask,
     )
     from moqt.asyncio.roaming import Client
-    from moqt.asyncio.roaming_requests import (
-        RoamingFetch,
-        RoamingNamespaces,
-        RoamingSubscription,
-    )
+    from moqt.asyncio.roaming_requests import RoamingFetch, RoamingNamespaces, RoamingSubscription
     from moqt.asyncio.server import Server, serve
     from moqt.asyncio.session import MoqtSession
-    from moqt.asyncio.tracks import Fetch, Subscription, TrackPublication, TrackStatus
+    from moqt.asyncio.tracks import (
+        Fetch,
+        FetchItem,
+        Subscription,
+        SubscriptionItem,
+        TrackPublication,
+        TrackStatus,
+    )
     from moqt.session.authorization import (
         Allowed,
         AuthToken,
+        Decision,
         Denial,
         Denied,
         KnownTokens,
@@ -52,37 +62,55 @@ if TYPE_CHECKING:
     )
     from moqt.session.config import SessionConfig
     from moqt.session.directory import TrackDirectory
+    from moqt.session.moving import ServedRequest
     from moqt.session.sink import ObjectSink, Placement
     from moqt.session.source import SubgroupWriter, TrackSource
+    from moqt.session.stats import SessionStats
+    from moqt.tls import CertificateFacts, Pem
+    from moqt.uri import MoqtUri
+    from moqt.wire.fields import KeyValue
     from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
+    from moqt.wire.options import SetupOptions
     from moqt.wire.params import FillParameters
     from moqt.wire.properties import TrackProperties
+    from moqt.wire.rules import RequestKind
 
 __all__ = [
+    "AcceptedNamespace",
     "Allowed",
     "AuthToken",
+    "CertificateFacts",
     "Client",
     "CongestionControl",
+    "ConnectionInfo",
+    "Decision",
     "Denial",
     "Denied",
     "Fetch",
+    "FetchItem",
     "FillParameters",
     "FollowConfig",
     "FullTrackName",
     "GroupOrder",
     "IdRange",
     "InsecureConnectionWarning",
+    "KeyValue",
     "KnownTokens",
     "Location",
     "LocationFilter",
     "MoqtSession",
+    "MoqtUri",
+    "NamespaceItem",
     "NamespacePublication",
     "NamespaceSubscription",
     "Object",
     "ObjectHeader",
     "ObjectSink",
     "ObjectStatus",
+    "Offer",
     "OfferedTracks",
+    "Offers",
+    "Pem",
     "Placement",
     "PublishDoneCode",
     "RangeFilter",
@@ -90,18 +118,24 @@ __all__ = [
     "RangeStatus",
     "RequestAccess",
     "RequestErrorCode",
+    "RequestKind",
     "RoamingFetch",
     "RoamingNamespaces",
     "RoamingSubscription",
+    "ServedRequest",
     "Server",
     "SessionAccess",
     "SessionConfig",
     "SessionErrorCode",
+    "SessionStats",
+    "SetupOptions",
     "StreamResetCode",
     "SubgroupWriter",
     "Subscription",
+    "SubscriptionItem",
     "TokenPolicy",
     "TrackDirectory",
+    "TrackItem",
     "TrackNamespace",
     "TrackProperties",
     "TrackPublication",
@@ -110,43 +144,61 @@ __all__ = [
     "TransportConfig",
     "connect",
     "errors",
+    "events",
     "serve",
     "sessions_to_ask",
 ]
 
 _HOMES = {
-    "Client": "moqt.asyncio.roaming",
+    "AcceptedNamespace": "moqt.asyncio.namespaces",
     "Allowed": "moqt.session.authorization",
     "AuthToken": "moqt.session.authorization",
+    "CertificateFacts": "moqt.tls",
+    "Client": "moqt.asyncio.roaming",
     "CongestionControl": "moqt.asyncio.config",
+    "ConnectionInfo": "moqt.asyncio.info",
+    "Decision": "moqt.session.authorization",
     "Denial": "moqt.session.authorization",
     "Denied": "moqt.session.authorization",
     "Fetch": "moqt.asyncio.tracks",
+    "FetchItem": "moqt.asyncio.tracks",
     "FillParameters": "moqt.wire.params",
     "FollowConfig": "moqt.asyncio.following",
     "IdRange": "moqt.wire.filters",
     "InsecureConnectionWarning": "moqt.asyncio.client",
+    "KeyValue": "moqt.wire.fields",
     "KnownTokens": "moqt.session.authorization",
     "LocationFilter": "moqt.wire.filters",
     "MoqtSession": "moqt.asyncio.session",
+    "MoqtUri": "moqt.uri",
+    "NamespaceItem": "moqt.asyncio.namespaces",
     "NamespacePublication": "moqt.asyncio.namespaces",
     "NamespaceSubscription": "moqt.asyncio.namespaces",
     "ObjectSink": "moqt.session.sink",
+    "Offer": "moqt.asyncio.namespaces",
     "OfferedTracks": "moqt.asyncio.namespaces",
+    "Offers": "moqt.asyncio.namespaces",
+    "Pem": "moqt.tls",
     "Placement": "moqt.session.sink",
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
     "RequestAccess": "moqt.session.authorization",
+    "RequestKind": "moqt.wire.rules",
     "RoamingFetch": "moqt.asyncio.roaming_requests",
     "RoamingNamespaces": "moqt.asyncio.roaming_requests",
     "RoamingSubscription": "moqt.asyncio.roaming_requests",
+    "ServedRequest": "moqt.session.moving",
     "Server": "moqt.asyncio.server",
     "SessionAccess": "moqt.session.authorization",
     "SessionConfig": "moqt.session.config",
+    "SessionStats": "moqt.session.stats",
+    "SetupOptions": "moqt.wire.options",
     "SubgroupWriter": "moqt.session.source",
     "Subscription": "moqt.asyncio.tracks",
+    "SubscriptionItem": "moqt.asyncio.tracks",
     "TokenPolicy": "moqt.session.authorization",
     "TrackDirectory": "moqt.session.directory",
+    "TrackItem": "moqt.asyncio.namespaces",
     "TrackProperties": "moqt.wire.properties",
     "TrackPublication": "moqt.asyncio.tracks",
     "TrackSource": "moqt.session.source",

@@ -14,7 +14,7 @@ import moqt
 from interop.harness.cases import Direction, NotApplicable, Registry
 from interop.harness.ours import BINARY, serving, url_of, whole_track
 from interop.harness.tap import failure
-from moqt.session.events import PublicationOffered
+from moqt.events import PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.stage import Stage

@@ -11,7 +11,7 @@ from interop.content.track_content import GROUPS, whole
 from interop.harness.caches import Cache, Production, consuming, producing, take
 from interop.harness.cases import CaseFailed, Direction, Registry, check
 from interop.harness.ours import BINARY, TestTrack, collect, dial, named
-from moqt.session.events import PublicationOffered
+from moqt.events import PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.processes import PeerProcess

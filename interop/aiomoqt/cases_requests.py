@@ -21,7 +21,7 @@ from interop.harness.ours import (
     url_of,
     whole_track,
 )
-from moqt.session.events import NamespaceFound, NamespaceOffered, PublicationOffered
+from moqt.events import NamespaceFound, NamespaceOffered, PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.stage import Stage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import moqt
 from interop.content.track_content import GROUPS, OBJECTS, SIZE, Collected, payload
 from interop.harness.cases import CaseFailed
-from moqt.session.events import FillEnded, ObjectReceived
+from moqt.events import FillEnded, ObjectReceived
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

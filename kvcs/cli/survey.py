@@ -10,7 +10,7 @@ from kvcs.errors import InvalidName, KvcsError
 from kvcs.manifest_feed import ManifestFeed
 from kvcs.names import PROFILE, PublicationName, scope_prefix
 from moqt.errors import MoqtError
-from moqt.session.events import NamespaceFound
+from moqt.events import NamespaceFound
 from moqt.types import TrackNamespace
 
 if TYPE_CHECKING:

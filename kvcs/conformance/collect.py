@@ -26,7 +26,7 @@ from kvcs.names import MANIFEST, MANIFEST_COSE
 from kvcs.retrieval import manifest_fill
 from moqt.codes import GroupOrder, ObjectStatus, RequestErrorCode
 from moqt.errors import MoqtError, RequestRejected
-from moqt.session.events import (
+from moqt.events import (
     EndOfRangeReceived,
     FillEnded,
     NamespaceFound,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import moqt
 from kvcs.interop_client.case import CaseFailed
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

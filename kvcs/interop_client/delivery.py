@@ -18,7 +18,7 @@ from kvcs.interop_client.content import (
     write_group,
 )
 from kvcs.interop_client.standard import OK_TO_NAMESPACE
-from moqt.session.events import FillEnded, NamespaceFound, NamespaceGone
+from moqt.events import FillEnded, NamespaceFound, NamespaceGone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

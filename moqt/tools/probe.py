@@ -19,7 +19,7 @@ from moqt import errors
 from moqt.asyncio.client import InsecureConnectionWarning, connect
 from moqt.asyncio.config import TransportConfig
 from moqt.errors import printable
-from moqt.session.events import NamespaceFound
+from moqt.events import NamespaceFound
 from moqt.tools.pipes import until_reader_goes
 from moqt.types import TrackNamespace
 from moqt.wire.describe import describe

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import moqt
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from tests.asyncio.quic_pair import QUICK
 
 if TYPE_CHECKING:

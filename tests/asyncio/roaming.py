@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import moqt
-from moqt.session.events import (
+from moqt.events import (
     ObjectReceived,
 )
 from tests.asyncio.endpoints import (

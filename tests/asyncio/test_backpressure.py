@@ -10,7 +10,7 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from tests.asyncio.endpoints import (
     NAME,
     connected,

@@ -11,7 +11,7 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.asyncio.transport import DATAGRAMS_AHEAD
-from moqt.session.events import ObjectReceived, SubgroupEnded
+from moqt.events import ObjectReceived, SubgroupEnded
 from moqt.session.source import MAX_DATAGRAM_OBJECT_OCTETS
 from moqt.wire.properties import TrackProperties
 from tests.asyncio.endpoints import NAME, connected, directory_with, poll, serving, write_group

@@ -12,7 +12,7 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.asyncio import following
-from moqt.session.events import NamespaceFound, ObjectReceived
+from moqt.events import NamespaceFound, ObjectReceived
 from moqt.tls import generate_certificate
 from moqt.wire.messages import Redirect, RequestError
 from tests.asyncio.endpoints import (

@@ -12,7 +12,7 @@ import moqt
 from moqt import errors
 from moqt.asyncio.migration import Leg
 from moqt.asyncio.roaming_requests import TrackOrder
-from moqt.session.events import (
+from moqt.events import (
     FillEnded,
     ObjectReceived,
     SubgroupEnded,

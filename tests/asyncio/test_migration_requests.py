@@ -8,7 +8,7 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.session.events import (
+from moqt.events import (
     NamespaceFound,
     NamespaceGone,
     ObjectReceived,

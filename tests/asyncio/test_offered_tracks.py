@@ -10,7 +10,7 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.asyncio import namespaces
-from moqt.session.events import (
+from moqt.events import (
     NamespaceFound,
     NamespaceGone,
     NamespaceOffered,

@@ -9,7 +9,7 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.session.events import ObjectReceived, PublicationOffered
+from moqt.events import ObjectReceived, PublicationOffered
 from moqt.session.served_subscription import ServedSubscription
 from tests.asyncio.endpoints import (
     NAME,

@@ -22,7 +22,7 @@ from kvcs.kvsp.descriptor import Descriptor
 from kvcs.manifest import Manifest
 from kvcs.names import PublicationName
 from moqt.asyncio.server import serve
-from moqt.session.events import NamespaceOffered
+from moqt.events import NamespaceOffered
 from tests.cli.network import DESCRIPTOR, TOKENS, WAIT_S, Keys, random_layers
 
 if TYPE_CHECKING:

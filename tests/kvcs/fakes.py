@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from moqt.codes import ObjectStatus, RequestErrorCode, StreamResetCode
 from moqt.errors import RequestRejected, StreamReset
-from moqt.session.events import FillEnded, ObjectReceived, SubgroupEnded
+from moqt.events import FillEnded, ObjectReceived, SubgroupEnded
 from moqt.types import Location, Object, ObjectHeader
 from moqt.wire.filters import LocationFilter, RangeFilters
 from moqt.wire.options import SetupOptions

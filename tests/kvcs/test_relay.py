@@ -14,7 +14,7 @@ from kvcs.manifest import Manifest
 from kvcs.publisher import Producer
 from moqt.codes import RequestErrorCode
 from moqt.errors import RequestRejected
-from moqt.session.events import NamespaceOffered, ObjectReceived
+from moqt.events import NamespaceOffered, ObjectReceived
 from tests.kvcs.stage import QUICK, produce, until
 from tests.kvcs.support import SCOPE, describe, prompt
 

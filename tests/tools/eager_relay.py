@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import moqt
 from moqt import errors
-from moqt.session.events import NamespaceOffered, ObjectReceived, SubgroupEnded
+from moqt.events import NamespaceOffered, ObjectReceived, SubgroupEnded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,7 +18,7 @@ from kvcs.interop_client.content import Received, locations, new_namespace, payl
 from kvcs.interop_client.run import run_cases
 from kvcs.interop_client.tap import TapWriter
 from kvcs.names import NamespaceForm
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from tests.tools.eager_relay import EagerRelay, relaying
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ RULES: list[tuple[str, set[str], set[str]]] = [
     ("moqt.types", {"moqt.codes"}, set()),
     ("moqt.codes", set(), set()),
     ("moqt.errors", {"moqt.codes", "moqt.types"}, set()),
+    ("moqt.events", {"moqt.session.events"}, set()),
     ("moqt.tls", set(), {"cryptography"}),
     ("moqt.uri", {"moqt.errors"}, set()),
     ("moqt.wire*", {"moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*"}, set()),

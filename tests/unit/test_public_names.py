@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for package in ("moqt", "kvcs") for path in sorted((ROOT / package).rglob("*.py"))]
@@ -83,3 +88,74 @@ def test_an_unknown_name_of_moqt_is_an_attribute_error() -> None:
     moqt = importlib.import_module("moqt")
     with pytest.raises(AttributeError, match="nonesuch"):
         moqt.nonesuch  # noqa: B018
+
+
+PARTS = {
+    "AdvertisedT",
+    "AuthorizationToken",
+    "Driver",
+    "Event",
+    "ItemT",
+    "LocationFilterType",
+    "LocationRange",
+    "NamespaceListener",
+    "Reader",
+    "Request",
+    "RequestError",
+    "StoredObject",
+    "StoredSubgroup",
+    "TrackListener",
+    "Writer",
+}
+"""What methods name that the parts of moqt call on each other, and no application has to."""
+
+
+def annotated(definition: ast.stmt) -> Iterator[ast.expr]:
+    """Yield the annotations of a function, or of a class's public methods and fields."""
+    match definition:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            arguments = [*definition.args.args, *definition.args.kwonlyargs]
+            yield from (each.annotation for each in arguments if each.annotation is not None)
+            if definition.returns is not None:
+                yield definition.returns
+        case ast.ClassDef():
+            for member in definition.body:
+                if not getattr(member, "name", "").startswith("_"):
+                    yield from annotated(member)
+        case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_"):
+            yield definition.annotation
+
+
+def named_of_moqt(item: Any) -> set[str]:
+    """Return which names of moqt the public signatures of a class or function use."""
+    named: set[str] = set()
+    for owner in inspect.getmro(item) if inspect.isclass(item) else (item,):
+        if not owner.__module__.startswith("moqt"):
+            continue
+        tree = ast.parse(inspect.getsource(importlib.import_module(owner.__module__)))
+        known = bound_names(
+            [node for node in tree.body if isinstance(node, ast.ClassDef | ast.Assign)]
+        )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("moqt"):
+                known.update(alias.asname or alias.name for alias in node.names)
+        for definition in tree.body:
+            if getattr(definition, "name", None) == owner.__name__:
+                for node in (n for each in annotated(definition) for n in ast.walk(each)):
+                    match node:
+                        case ast.Name(id=name) if name in known - {"errors", "events"}:
+                            named.add(name)
+                        case ast.Attribute(value=ast.Name(id="errors" | "events"), attr=name):
+                            named.add(name)
+    return named
+
+
+def test_signatures_of_public_names_name_public_names() -> None:
+    moqt = importlib.import_module("moqt")
+    public = set(moqt.__all__) | set(vars(moqt.errors)) | set(moqt.events.__all__)
+    needed: dict[str, str] = {}
+    for name in moqt.__all__:
+        item: Any = getattr(moqt, name)
+        if inspect.isclass(item) or inspect.isfunction(item):
+            needed |= dict.fromkeys(named_of_moqt(item), name)
+    assert {name: user for name, user in needed.items() if name not in public | PARTS} == {}

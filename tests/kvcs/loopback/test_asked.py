@@ -13,7 +13,7 @@ from kvcs.keys import ProducerKey, TrustedKeys
 from kvcs.manifest import Manifest
 from moqt.codes import GroupOrder, RequestErrorCode
 from moqt.errors import RequestRejected
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from moqt.session.namespaces import Namespaces
 from moqt.session.publisher import Publisher
 from moqt.types import Location

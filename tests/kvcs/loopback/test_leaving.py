@@ -12,7 +12,7 @@ from kvcs.config import ProducerConfig
 from kvcs.errors import IncompleteRetrieval, PublicationNotFound
 from kvcs.publication import PublicationState
 from moqt.errors import StreamReset
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from tests.kvcs.stage import QUICK, check, produce, staged, take, until
 from tests.kvcs.support import describe, prompt
 

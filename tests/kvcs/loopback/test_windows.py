@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import moqt
-from moqt.session.events import ObjectReceived
+from moqt.events import ObjectReceived
 from tests.kvcs.stage import CONSUMING, QUICK, staged, take, until
 from tests.kvcs.support import describe, prompt
 

@@ -12,7 +12,7 @@ import moqt
 from kvcs.manifest import Manifest
 from kvcs.payload import HEADER_OCTETS, parse_header
 from moqt.codes import ObjectStatus, PublishDoneCode
-from moqt.session.events import ObjectReceived, SubgroupEnded
+from moqt.events import ObjectReceived, SubgroupEnded
 from tests.kvcs.stage import QUICK, Stage, staged, take
 from tests.kvcs.support import describe, prompt
 
