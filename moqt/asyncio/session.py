@@ -254,7 +254,6 @@ class MoqtSession(SessionVerbs):
             subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
             new_group_request=new_group_request,
             tokens=tokens,
-            now=time.monotonic(),
         )
         self._driver.wake()
         return update_id
@@ -271,7 +270,7 @@ class MoqtSession(SessionVerbs):
     def refresh_request(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
         """Send a REQUEST_UPDATE that brings tokens alone and return its Request ID."""
         self.raise_if_closed()
-        update_id = self._session.refresh(request_id, tokens, now=time.monotonic())
+        update_id = self._session.refresh(request_id, tokens)
         self._driver.wake()
         return update_id
 

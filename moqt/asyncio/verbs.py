@@ -140,7 +140,7 @@ class SessionVerbs(RequestHost):
         """
 
         def command() -> int:
-            return self._session.track_status(name, time.monotonic(), tokens=tokens)
+            return self._session.track_status(name, now=time.monotonic(), tokens=tokens)
 
         what = f"TRACK_STATUS {name}"
         return await TrackStatusRequest(self, what, timeout_s, self._waking(command)).run()
@@ -174,7 +174,7 @@ class SessionVerbs(RequestHost):
         """Return an announcement of `namespace`; `async with` sends it."""
 
         def command() -> int:
-            return self._session.publish_namespace(namespace, time.monotonic(), tokens=tokens)
+            return self._session.publish_namespace(namespace, now=time.monotonic(), tokens=tokens)
 
         what = f"PUBLISH_NAMESPACE {namespace}"
         return NamespacePublication(self, what, timeout_s, self._waking(command))
@@ -189,7 +189,7 @@ class SessionVerbs(RequestHost):
         """Return a subscription to the namespaces under `prefix`; `async with` sends it."""
 
         def command() -> int:
-            return self._session.subscribe_namespace(prefix, time.monotonic(), tokens=tokens)
+            return self._session.subscribe_namespace(prefix, now=time.monotonic(), tokens=tokens)
 
         what = f"SUBSCRIBE_NAMESPACE {prefix}"
         return NamespaceSubscription(self, what, timeout_s, self._waking(command))

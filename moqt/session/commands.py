@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
-from moqt.session.fetch_request import FetchRequest
 from moqt.session.moving import ServedRequest, send_goaway
-from moqt.session.own_request import OwnRequest
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
 from moqt.wire.params import NO_PARAMETERS, Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
@@ -117,16 +115,16 @@ class SessionCommands:
         return self._subscriber.fetch(name, parameters, tokens=tokens, sink=sink, now=now)
 
     def track_status(
-        self, name: FullTrackName, now: float, *, tokens: Sequence[AuthToken] | None = None
+        self, name: FullTrackName, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Send TRACK_STATUS and return its Request ID (MOQT-22 9.13)."""
-        return self._subscriber.track_status(name, now, tokens)
+        return self._subscriber.track_status(name, tokens=tokens, now=now)
 
     def subscribe_namespace(
-        self, prefix: TrackNamespace, now: float, *, tokens: Sequence[AuthToken] | None = None
+        self, prefix: TrackNamespace, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Send SUBSCRIBE_NAMESPACE and return its Request ID (MOQT-22 4.2)."""
-        return self._namespaces.subscribe_namespace(prefix, now, tokens)
+        return self._namespaces.subscribe_namespace(prefix, tokens=tokens, now=now)
 
     def subscribe_tracks(
         self,
@@ -150,7 +148,7 @@ class SessionCommands:
             range_filters=tuple(range_filters),
             include_properties=None if include_properties else False,
         )
-        return self._namespaces.subscribe_tracks(prefix, parameters, now, tokens)
+        return self._namespaces.subscribe_tracks(prefix, parameters, tokens=tokens, now=now)
 
     def update_prefix(
         self,
@@ -166,15 +164,18 @@ class SessionCommands:
         gone then, since nothing could withdraw it later; offers of tracks are not touched. None
         keeps what is. `forward` is for the offers that a SUBSCRIBE_TRACKS brings from then on.
         When it is refused, the request is over (MOQT-22 9.5.1, 9.5.2).
+
+        Raises: LocalProtocolError for a prefix that is reserved or overlaps another one of ours of
+        the same kind; ResourceBusy while another move of the request is not answered.
         """
         parameters = Parameters(namespace_prefix=prefix, forward=forward)
-        return self._namespaces.update_prefix(request_id, parameters, tokens)
+        return self._requests.update(request_id, parameters, tokens)
 
     def publish_namespace(
-        self, namespace: TrackNamespace, now: float, *, tokens: Sequence[AuthToken] | None = None
+        self, namespace: TrackNamespace, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Send PUBLISH_NAMESPACE and return its Request ID (MOQT-22 4.1)."""
-        return self._namespaces.publish_namespace(namespace, now, tokens)
+        return self._namespaces.publish_namespace(namespace, tokens=tokens, now=now)
 
     def publish(
         self,
@@ -200,7 +201,6 @@ class SessionCommands:
         subgroup_delivery_timeout_ms: int | None = None,
         new_group_request: int | None = None,
         tokens: Sequence[AuthToken] = (),
-        now: float,
     ) -> int:
         """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID (9.5).
 
@@ -213,7 +213,7 @@ class SessionCommands:
         removed: frozenset[RangeFilterKind] = frozenset()
         if range_filters is not None:
             removed = self._subscriber.filter_kinds(request_id) - {one.kind for one in filters}
-        return self._subscriber.update(
+        return self._requests.update(
             request_id,
             Parameters(
                 forward=forward,
@@ -229,19 +229,12 @@ class SessionCommands:
             tokens,
         )
 
-    def refresh(self, request_id: int, tokens: Sequence[AuthToken], *, now: float) -> int:
+    def refresh(self, request_id: int, tokens: Sequence[AuthToken]) -> int:
         """Send a REQUEST_UPDATE that brings `tokens` alone; return its Request ID (9.20.16).
 
         For every request of ours that is open and accepted, about namespaces and PUBLISH too.
         """
-        handle = self._context.handles.get(request_id)
-        if not isinstance(handle, OwnRequest) or isinstance(
-            handle, SubscribeRequest | FetchRequest
-        ):
-            return self._subscriber.update(request_id, NO_PARAMETERS, tokens)
-        if not handle.is_answered or not handle.stream.is_send_open:
-            raise LocalProtocolError(f"request {request_id} takes no updates now")
-        return self._requests.update(handle.stream, NO_PARAMETERS, tokens)
+        return self._requests.update(request_id, NO_PARAMETERS, tokens)
 
     def drop_token(self, token: AuthToken) -> None:
         """The application is done with a token: nothing is sent with it by default any more.
@@ -305,8 +298,9 @@ class SessionCommands:
     def cancel(
         self,
         request_id: int,
-        now: float,
         code: StreamResetCode = StreamResetCode.CANCELLED,
+        *,
+        now: float,
     ) -> None:
         """End a request, ours or an offer of the peer's; no event follows.
 
@@ -318,7 +312,7 @@ class SessionCommands:
             handle.cancel(code)
             self._settle(now)
 
-    def stop_fill(self, request_id: int, fill_id: int, now: float) -> None:
+    def stop_fill(self, request_id: int, fill_id: int, *, now: float) -> None:
         """Stop one fill of a subscription, which goes on; no event follows (MOQT-22 3.4.1).
 
         `fill_id` is the Request ID of the message that asked for it. A fill that is over already is

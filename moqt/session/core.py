@@ -110,7 +110,7 @@ class Session(SessionCommands):
         )
         self._inbound = Inbound(context, self._control, self._subscriber)
         self._subscriber.inbound = self._inbound
-        self._offers = Offers(context, self._subscriber)
+        self._offers = Offers(context, self._requests, self._subscriber)
         self._datagrams = Datagrams(context, self._subscriber.aliases)
         self._early = EarlyStreams(context)
         self._peer_bit = _SERVER_INITIATED if is_client else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError
 from moqt.session.delivery import Delivery
 from moqt.session.events import (
     FetchEnded,
@@ -20,6 +21,7 @@ from moqt.session.subscribe_request import refusal
 from moqt.types import Location
 from moqt.wire.filters import LocationFilterType
 from moqt.wire.messages import FetchOk, RequestOk
+from moqt.wire.params import Parameters
 from moqt.wire.rules import validate_fetch_ok
 
 if TYPE_CHECKING:
@@ -81,6 +83,12 @@ class FetchRequest(OwnRequest):
         """Make the way for its Objects."""
         self.delivery = Delivery(self.context, self.request_id, sink)
         return self.delivery
+
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """Let its priority pass, and tokens (MOQT-22 9.5)."""
+        if parameters != Parameters(subscriber_priority=parameters.subscriber_priority):
+            raise LocalProtocolError("a FETCH has only its priority updated (MOQT-22 9.5)")
+        return parameters
 
     def on_accepted(self, message: Message, now: float) -> None:
         """FETCH_OK; its Objects may have come before it."""

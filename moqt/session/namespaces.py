@@ -18,7 +18,7 @@ from moqt.session.events import (
 )
 from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
 from moqt.session.own_request import OwnRequest
-from moqt.session.prefixes import OwnPrefix, OwnPrefixes, ServedPrefixes, refuse
+from moqt.session.prefixes import OwnPrefixes, ServedPrefixes, check_not_reserved, refuse
 from moqt.session.states import Phase
 from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
 from moqt.wire.filters import FilterRejected
@@ -68,10 +68,10 @@ class Namespaces:
     # Ours
 
     def publish_namespace(
-        self, namespace: TrackNamespace, now: float, tokens: Sequence[AuthToken] | None = None
+        self, namespace: TrackNamespace, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Tell the peer that we have tracks below `namespace`; return the Request ID."""
-        _refuse_reserved(namespace)
+        check_not_reserved(namespace)
         advertisement = Advertisement(self._context)
         advertisement.bind(
             self._requests.open(
@@ -85,10 +85,10 @@ class Namespaces:
         return advertisement.request_id
 
     def subscribe_namespace(
-        self, prefix: TrackNamespace, now: float, tokens: Sequence[AuthToken] | None = None
+        self, prefix: TrackNamespace, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Ask the peer for the namespaces below `prefix`; return the Request ID."""
-        _refuse_reserved(prefix)
+        check_not_reserved(prefix)
         watch = NamespaceWatch(self._context, prefix, self._namespace_watches)
         watch.bind(
             self._requests.open(
@@ -105,11 +105,12 @@ class Namespaces:
         self,
         prefix: TrackNamespace,
         parameters: Parameters,
-        now: float,
+        *,
         tokens: Sequence[AuthToken] | None = None,
+        now: float,
     ) -> int:
         """Ask the peer to offer the tracks below `prefix`; return the Request ID."""
-        _refuse_reserved(prefix)
+        check_not_reserved(prefix)
         self._check_ranges(parameters)
         watch = TrackWatch(self._context, prefix, self._track_watches)
         watch.bind(
@@ -122,31 +123,6 @@ class Namespaces:
             )
         )
         return watch.request_id
-
-    def update_prefix(
-        self, request_id: int, parameters: Parameters, tokens: Sequence[AuthToken] = ()
-    ) -> int:
-        """Send REQUEST_UPDATE for a SUBSCRIBE_NAMESPACE or SUBSCRIBE_TRACKS; return its ID.
-
-        Raises: LocalProtocolError for a prefix that is reserved or overlaps another one of ours of
-        the same kind; ResourceBusy while another move of the request is not answered.
-        """
-        handle = self._context.handles.get(request_id)
-        if not isinstance(handle, OwnPrefix):
-            raise LocalProtocolError(f"request {request_id} is no open request about a prefix")
-        if not handle.is_answered or not handle.stream.is_send_open:
-            raise LocalProtocolError(f"request {request_id} takes no updates now")
-        if parameters.forward is not None and not isinstance(handle, TrackWatch):
-            raise LocalProtocolError("a SUBSCRIBE_NAMESPACE has no Forward State (MOQT-22 9.5)")
-        prefix = parameters.namespace_prefix
-        if prefix is not None:
-            _refuse_reserved(prefix)
-            handle.check_move(prefix)
-        self._check_ranges(parameters)
-        update_id = self._requests.update(handle.stream, parameters, tokens)
-        if prefix is not None:
-            handle.note_move(update_id, prefix)
-        return update_id
 
     def _check_ranges(self, parameters: Parameters) -> None:
         options = self._context.peer_options
@@ -218,11 +194,6 @@ class Namespaces:
         """The session is over: stop listening to the directory."""
         self._namespace_reports.close()
         self._track_reports.close()
-
-
-def _refuse_reserved(namespace: TrackNamespace) -> None:
-    if namespace.is_reserved:
-        raise LocalProtocolError(f"{namespace} is reserved: it begins with '.' (MOQT-22 2.4.3)")
 
 
 class Advertisement(OwnRequest):

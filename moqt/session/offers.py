@@ -17,6 +17,7 @@ from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from moqt.session.context import SessionContext
+    from moqt.session.requests import Requests
     from moqt.session.sink import ObjectSink
     from moqt.session.subscriber import Subscriber
     from moqt.types import FullTrackName
@@ -28,8 +29,9 @@ __all__ = ["Offers"]
 class Offers:
     """Finds the offers of one session that wait for an answer, and answers them."""
 
-    def __init__(self, context: SessionContext, subscriber: Subscriber) -> None:
+    def __init__(self, context: SessionContext, requests: Requests, subscriber: Subscriber) -> None:
         self._context = context
+        self._requests = requests
         self._subscriber = subscriber
 
     def _unanswered(self, request_id: int) -> NamespaceOffer | PublicationOffer:
@@ -58,7 +60,7 @@ class Offers:
         except RemoteProtocolError as error:
             self._context.fatal(error.code, error.reason)
         if wanted != NO_PARAMETERS and offer.is_open:
-            self._subscriber.update(request_id, wanted)
+            self._requests.update(request_id, wanted)
 
     def reject(
         self,

@@ -5,17 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
-from moqt.errors import RemoteProtocolError
+from moqt.errors import LocalProtocolError, RemoteProtocolError
+from moqt.session.context import Handle
 from moqt.session.events import RequestRejected, UpdateAccepted, UpdateRejected
 from moqt.wire.messages import RequestError, RequestOk
+from moqt.wire.params import NO_PARAMETERS
 
 if TYPE_CHECKING:
     from moqt.session.context import SessionContext
     from moqt.session.requests import RequestStream
     from moqt.wire.messages import Message
+    from moqt.wire.params import Parameters
+
+__all__ = ["OwnRequest", "Updatable", "rejection"]
 
 
-class OwnRequest:
+class Updatable(Handle):
+    """A request, ours or an offer that we took, for which we may send REQUEST_UPDATE (9.5)."""
+
+    stream: RequestStream
+
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """Return what to send for what is wanted.
+
+        Raises: LocalProtocolError for what the peer would have to refuse; ResourceBusy for what it
+        must answer before.
+        """
+        raise NotImplementedError
+
+    def note_update(self, update_id: int, parameters: Parameters) -> None:
+        """It was sent with this Request ID."""
+
+
+class OwnRequest(Updatable):
     """Handles the stream of one request of ours.
 
     A subclass says what an OK means, and what happens behind it. A request that fails before its
@@ -25,7 +47,6 @@ class OwnRequest:
     def __init__(self, context: SessionContext) -> None:
         self.context = context
         self.is_answered = False
-        self.stream: RequestStream
         self.request_id = -1
 
     def bind(self, stream: RequestStream) -> None:
@@ -33,6 +54,14 @@ class OwnRequest:
         self.stream = stream
         self.request_id = stream.request_id
         self.context.handles[self.request_id] = self
+
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """Let tokens pass, once it is accepted; nothing else can be updated (MOQT-22 9.20.16)."""
+        if not self.is_answered:
+            raise LocalProtocolError(f"request {self.request_id} is not accepted yet")
+        if parameters != NO_PARAMETERS:
+            raise LocalProtocolError(f"of request {self.request_id} only tokens can be updated")
+        return parameters
 
     # What a subclass adds
 

@@ -6,6 +6,7 @@ another one of their own kind (MOQT-22 3.6, 4.2, 9.5.2, 9.20.20).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moqt.codes import RequestErrorCode, StreamResetCode
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
     from moqt.wire.messages import Message
     from moqt.wire.params import Parameters
 
-__all__ = ["OwnPrefix", "OwnPrefixes", "ServedPrefix", "ServedPrefixes", "refuse"]
+__all__ = [
+    "OwnPrefix",
+    "OwnPrefixes",
+    "ServedPrefix",
+    "ServedPrefixes",
+    "check_not_reserved",
+    "refuse",
+]
+
+
+def check_not_reserved(namespace: TrackNamespace) -> None:
+    """Raise LocalProtocolError for a namespace that no request of ours may be about."""
+    if namespace.is_reserved:
+        raise LocalProtocolError(f"{namespace} is reserved: it begins with '.' (MOQT-22 2.4.3)")
 
 
 def refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:
@@ -39,6 +53,9 @@ def _overlap(one: TrackNamespace, other: TrackNamespace) -> bool:
 
 class OwnPrefix(OwnRequest):
     """A request of ours about a prefix."""
+
+    has_forward = False
+    """Whether there is a Forward State to update."""
 
     def __init__(self, context: SessionContext, prefix: TrackNamespace, table: OwnPrefixes) -> None:
         super().__init__(context)
@@ -57,8 +74,18 @@ class OwnPrefix(OwnRequest):
         """Return whether what comes in `namespace` may come because of this."""
         return namespace.starts_with(self.prefix)
 
-    def check_move(self, prefix: TrackNamespace) -> None:
-        """Raise for a prefix that this must not be moved to (MOQT-22 9.5.2)."""
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """Let a prefix pass, and FORWARD for offers of tracks."""
+        prefix, forward = parameters.namespace_prefix, parameters.forward
+        super().check_update(replace(parameters, namespace_prefix=None, forward=None))
+        if forward is not None and not self.has_forward:
+            raise LocalProtocolError("a SUBSCRIBE_NAMESPACE has no Forward State (MOQT-22 9.5)")
+        if prefix is not None:
+            check_not_reserved(prefix)
+            self._check_move(prefix)
+        return parameters
+
+    def _check_move(self, prefix: TrackNamespace) -> None:
         if self.moving_to is not None:
             raise ResourceBusy(f"request {self.request_id} is being moved already")
         for other in self._table.active.values():
@@ -71,10 +98,11 @@ class OwnPrefix(OwnRequest):
                         "(MOQT-22 9.5.2)"
                     )
 
-    def note_move(self, update_id: int, prefix: TrackNamespace) -> None:
-        """A REQUEST_UPDATE with a prefix was sent."""
-        self._move_id = update_id
-        self.moving_to = prefix
+    def note_update(self, update_id: int, parameters: Parameters) -> None:
+        """A REQUEST_UPDATE was sent; with a prefix it is a move."""
+        if parameters.namespace_prefix is not None:
+            self._move_id = update_id
+            self.moving_to = parameters.namespace_prefix
 
     def moved(self, old: TrackNamespace) -> None:
         """The prefix is another one from here on."""

@@ -11,6 +11,7 @@ from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy
 from moqt.session.config import Role
 from moqt.session.events import GoawayReceived
 from moqt.session.gatekeeper import Gatekeeper
+from moqt.session.own_request import Updatable
 from moqt.session.request_stream import RequestHandler, RequestStream
 from moqt.session.seen import SeenNumbers
 from moqt.session.states import Phase
@@ -152,13 +153,20 @@ class Requests:
         return request_id
 
     def update(
-        self, stream: RequestStream, parameters: Parameters, tokens: Sequence[AuthToken] = ()
+        self, request_id: int, parameters: Parameters, tokens: Sequence[AuthToken] = ()
     ) -> int:
-        """Send a REQUEST_UPDATE and return its Request ID.
+        """Send a REQUEST_UPDATE for a request and return the Request ID of the update.
 
         Raises: ResourceBusy at the peer's MAX_REQUEST_UPDATES (MOQT-22 9.1.7); LocalProtocolError
-        for parameters that cannot be written.
+        for a request or parameters that cannot be updated.
         """
+        handle = self.context.handles.get(request_id)
+        if not isinstance(handle, Updatable):
+            raise LocalProtocolError(f"request {request_id} is no open one that we can update")
+        parameters = handle.check_update(parameters)
+        stream = handle.stream
+        if not stream.is_send_open:
+            raise LocalProtocolError(f"request {request_id} takes no more updates")
         options = self.context.peer_options
         limit = options.max_request_updates if options else 0
         if limit and len(stream.pending_updates) >= limit:
@@ -172,6 +180,7 @@ class Requests:
         stream.pending_updates.append(update_id)
         self.tokens.sent(plan, update_id, stream.stream_id)
         stream.send_octets(octets)
+        handle.note_update(update_id, parameters)
         return update_id
 
     def _time_out(self, stream: RequestStream, now: float) -> None:

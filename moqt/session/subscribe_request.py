@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
+from moqt.errors import LocalProtocolError
 from moqt.session.events import (
     PublicationOffered,
     RequestEnded,
@@ -13,7 +14,7 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
-from moqt.session.own_request import OwnRequest
+from moqt.session.own_request import OwnRequest, Updatable
 from moqt.session.states import Phase
 from moqt.wire.messages import (
     PublishDone,
@@ -37,12 +38,18 @@ if TYPE_CHECKING:
 __all__ = ["PublicationOffer", "SubscribeRequest", "TrackHandle"]
 
 
-class TrackHandle:
+class TrackHandle(Updatable):
     """What the two kinds of subscription do alike once there is a Subscription."""
 
     context: SessionContext
     subscription: Subscription | None
     _sent_updates: dict[int, Parameters]
+
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """Only an Established subscription is updated."""
+        if self.subscription is None:
+            raise LocalProtocolError(f"request {self.stream.request_id} is not Established")
+        return self.subscription.check_update(parameters)
 
     def note_update(self, update_id: int, parameters: Parameters) -> None:
         """A REQUEST_UPDATE was sent."""

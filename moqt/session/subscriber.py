@@ -148,7 +148,7 @@ class Subscriber:
         return stream.request_id
 
     def track_status(
-        self, name: FullTrackName, now: float, tokens: Sequence[AuthToken] | None = None
+        self, name: FullTrackName, *, tokens: Sequence[AuthToken] | None = None, now: float
     ) -> int:
         """Send TRACK_STATUS; return its Request ID."""
         self.checked(name, Parameters())
@@ -163,32 +163,6 @@ class Subscriber:
             )
         )
         return request.request_id
-
-    def update(
-        self, request_id: int, parameters: Parameters, tokens: Sequence[AuthToken] = ()
-    ) -> int:
-        """Send REQUEST_UPDATE for a subscription or fetch of ours; return its Request ID."""
-        handle = self._context.handles.get(request_id)
-        if isinstance(handle, SubscribeRequest | PublicationOffer):
-            subscription = handle.subscription
-            if subscription is None or not subscription.is_established or subscription.is_done:
-                raise LocalProtocolError(f"request {request_id} is not Established")
-            if parameters.new_group_request is not None and not subscription.has_dynamic_groups:
-                raise LocalProtocolError(
-                    f"{subscription.track.name}: NEW_GROUP_REQUEST in an update needs a track with "
-                    "DYNAMIC_GROUPS (MOQT-22 9.20.19)"
-                )
-            parameters = self.checked(subscription.track.name, parameters, subscription)
-        elif not isinstance(handle, FetchRequest):
-            raise LocalProtocolError(f"request {request_id} is no open subscription or fetch")
-        elif parameters != Parameters(subscriber_priority=parameters.subscriber_priority):
-            raise LocalProtocolError("a FETCH has only its priority updated (MOQT-22 9.5)")
-        if not handle.stream.is_send_open:
-            raise LocalProtocolError(f"request {request_id} takes no more updates")
-        update_id = self._requests.update(handle.stream, parameters, tokens)
-        if isinstance(handle, SubscribeRequest | PublicationOffer):
-            handle.note_update(update_id, parameters)
-        return update_id
 
     def filter_kinds(self, request_id: int) -> frozenset[RangeFilterKind]:
         """Return which kinds of range filter a subscription of ours has."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moqt.codes import GroupOrder, PublishDoneCode, SessionErrorCode, StreamResetCode
-from moqt.errors import RemoteProtocolError
+from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.delivery import Delivery
 from moqt.session.events import (
     FillEnded,
@@ -98,11 +98,6 @@ class Subscription:
         return self._alias is not None
 
     @property
-    def has_dynamic_groups(self) -> bool:
-        """Whether the track's DYNAMIC_GROUPS is known to be 1."""
-        return self.properties is not None and self.properties.dynamic_groups
-
-    @property
     def is_done(self) -> bool:
         """True once PUBLISH_DONE is there."""
         return self._done is not None
@@ -111,6 +106,22 @@ class Subscription:
     def is_unfiltered(self) -> bool:
         """True when a Subgroup that ends by FIN is known to be all there."""
         return not self.range_filters.filters and self.location_filter is None
+
+    def check_update(self, parameters: Parameters) -> Parameters:
+        """See `Updatable`."""
+        if not self.is_established or self.is_done:
+            raise LocalProtocolError(f"request {self.request_id} is not Established")
+        if parameters.namespace_prefix is not None:
+            raise LocalProtocolError(f"request {self.request_id} is about a track, not a prefix")
+        properties = self.properties
+        if parameters.new_group_request is not None and not (
+            properties and properties.dynamic_groups
+        ):
+            raise LocalProtocolError(
+                f"{self.track.name}: NEW_GROUP_REQUEST in an update needs a track with "
+                "DYNAMIC_GROUPS (MOQT-22 9.20.19)"
+            )
+        return self._subscriber.checked(self.track.name, parameters, self)
 
     def apply(self, parameters: Parameters) -> None:
         """Take over what a request or an accepted update says (MOQT-22 9.5)."""

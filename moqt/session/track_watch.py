@@ -31,6 +31,8 @@ _NO_OBJECT = ObjectHeader(0, 0, 0, 0, 0)
 class TrackWatch(OwnPrefix):
     """A SUBSCRIBE_TRACKS of ours."""
 
+    has_forward = True
+
     def __init__(self, context: SessionContext, prefix: TrackNamespace, table: OwnPrefixes) -> None:
         super().__init__(context, prefix, table)
         self._before: TrackNamespace | None = None

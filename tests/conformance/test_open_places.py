@@ -63,7 +63,7 @@ def test_expires_in_a_track_status_ok() -> None:
     (ok,) = side.replies(side.ask(TrackStatus(side.next_id(), NAME)))
     assert ok == RequestOk(Parameters(largest=Location(0, 0)))
     peer = ScriptedPeer()
-    peer.session.track_status(ASKED, 0.0)
+    peer.session.track_status(ASKED, now=0.0)
     peer.send(0, RequestOk(Parameters(expires_ms=5)))
     assert peer.transport.closed is not None
     assert peer.transport.closed[0] is SessionErrorCode.PROTOCOL_VIOLATION
@@ -94,7 +94,7 @@ def test_properties_in_a_subscribe_tracks_ok_are_ignored() -> None:
     peer.send(0, answer)
     assert one(peer.take(RequestAccepted)).request_id == watch
     assert not peer.session.is_closed
-    peer.session.subscribe_namespace(NAMESPACE, 0.0)
+    peer.session.subscribe_namespace(NAMESPACE, now=0.0)
     peer.send(4, answer)
     assert peer.session.is_closed
 

@@ -102,8 +102,8 @@ class _Play:
             session.start(0.0)
         session.subscribe(NAME, fill=FillParameters(), now=0.0)
         session.fetch(NAME, now=0.0)
-        session.subscribe_namespace(NAMESPACE, 0.0)
-        session.publish_namespace(NAMESPACE, 0.0)
+        session.subscribe_namespace(NAMESPACE, now=0.0)
+        session.publish_namespace(NAMESPACE, now=0.0)
         session.publish(self.track, now=0.0)
         self.peer.after()
         self.open = [stream for stream in self.peer.transport.sent if not stream & 2]

@@ -264,7 +264,7 @@ def test_an_update_that_is_refused_ends_the_subscription() -> None:
     request_id = pair.client.subscribe(NAME, now=pair.now)
     pair.run()
     policy.answer = Denied(Denial.EXPIRED_AUTH_TOKEN)
-    pair.client.refresh(request_id, [TOKEN], now=pair.now)
+    pair.client.refresh(request_id, [TOKEN])
     pair.run()
     assert one(pair.take(Role.CLIENT, UpdateRejected)).code is RequestErrorCode.EXPIRED_AUTH_TOKEN
     ended = one(pair.take(Role.CLIENT, SubscriptionEnded))
@@ -319,11 +319,11 @@ def test_refreshed_tokens_extend_a_subscription(limited: tuple[SessionPair, Reco
     pair.run()
     pair.advance(0.9)
     policy.answer = Allowed(lifetime_ms=5000)
-    pair.client.update(request_id, tokens=[TOKEN], now=pair.now)
+    pair.client.update(request_id, tokens=[TOKEN])
     pair.run()
     assert policy.shown == [(TOKEN.token_type, TOKEN.value)]
     assert one(pair.take(Role.CLIENT, UpdateAccepted)).expires_ms == 5000
-    pair.client.update(request_id, priority=3, now=pair.now)
+    pair.client.update(request_id, priority=3)
     pair.run()
     assert one(pair.take(Role.CLIENT, UpdateAccepted)).expires_ms is None
     pair.advance(4.9)
@@ -337,7 +337,7 @@ def test_an_update_may_lift_the_limit(limited: tuple[SessionPair, Recorder]) -> 
     request_id = pair.client.subscribe(NAME, now=pair.now)
     pair.run()
     policy.answer = Allowed()
-    pair.client.refresh(request_id, [TOKEN], now=pair.now)
+    pair.client.refresh(request_id, [TOKEN])
     pair.run()
     pair.advance(100.0)
     assert pair.take(Role.CLIENT, SubscriptionEnded) == []
@@ -345,7 +345,7 @@ def test_an_update_may_lift_the_limit(limited: tuple[SessionPair, Recorder]) -> 
 
 def test_a_namespace_subscription_that_expires(limited: tuple[SessionPair, Recorder]) -> None:
     pair, _ = limited
-    pair.client.subscribe_namespace(NAMESPACE, pair.now)
+    pair.client.subscribe_namespace(NAMESPACE, now=pair.now)
     pair.run()
     assert one(pair.take(Role.CLIENT, RequestAccepted)).expires_ms == 1000
     assert pair.server.stats.open_requests == 1
@@ -356,7 +356,7 @@ def test_a_namespace_subscription_that_expires(limited: tuple[SessionPair, Recor
 
 def test_a_namespace_that_expires(limited: tuple[SessionPair, Recorder]) -> None:
     pair, _ = limited
-    pair.client.publish_namespace(NAMESPACE, pair.now)
+    pair.client.publish_namespace(NAMESPACE, now=pair.now)
     pair.run()
     pair.server.accept(one(pair.take(Role.SERVER, NamespaceOffered)).request_id, now=pair.now)
     pair.run()
@@ -386,7 +386,7 @@ def test_fetch_and_track_status_have_no_lifetime(limited: tuple[SessionPair, Rec
     """Their OK has no EXPIRES; a session that is told one would have to close."""
     pair, _ = limited
     pair.client.fetch(NAME, now=pair.now)
-    pair.client.track_status(NAME, pair.now)
+    pair.client.track_status(NAME, now=pair.now)
     pair.run()
     assert not pair.client.is_closed
     assert pair.server.next_deadline is None
@@ -418,7 +418,7 @@ def test_what_ended_before_has_no_timer(limited: tuple[SessionPair, Recorder]) -
     pair.client.subscribe(FullTrackName(NAMESPACE, b"unknown"), now=pair.now)
     pair.run()
     assert len(pair.take(Role.CLIENT, RequestRejected)) == 1
-    pair.client.cancel(first, pair.now)
+    pair.client.cancel(first, now=pair.now)
     pair.run()
     assert pair.server.next_deadline is None
 

@@ -162,7 +162,7 @@ def test_cancel_stops_request_and_data_stream() -> None:
     request_id = peer.session.fetch(NAME, sink=sink, now=0.0)
     stream = peer.open_uni()
     peer.send_octets(stream, fetched(request_id, [(0, 1), (0, 2)])[:-3])
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert set(peer.transport.stops) == {0, stream}
     assert set(peer.transport.resets) == {0}
     assert len(sink.given_back) == 1
@@ -225,7 +225,7 @@ def test_data_stream_that_never_comes() -> None:
 def test_priority_may_be_updated() -> None:
     peer = ScriptedPeer()
     request_id = start(peer)
-    assert peer.session.update(request_id, priority=3, now=0.0) == 2
+    assert peer.session.update(request_id, priority=3) == 2
 
 
 def test_ok_twice() -> None:

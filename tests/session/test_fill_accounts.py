@@ -48,7 +48,7 @@ def test_the_stream_of_a_fill_that_was_given_up_is_counted_once() -> None:
 def test_a_fill_is_not_cut_by_another_one_that_is_given_up_as_it_comes() -> None:
     """9.9#2: the subscription goes on until what has come is read."""
     peer, request_id = filling()
-    update_id = peer.session.update(request_id, fill=FILL, now=peer.now)
+    update_id = peer.session.update(request_id, fill=FILL)
     peer.send(0, RequestOk(LARGEST))
     peer.reset(peer.open_uni())
     peer.send(0, done(2), fin=True)
@@ -67,7 +67,7 @@ def test_a_fill_stopped_before_its_answer_stays_stopped(largest: Location | None
     """3.4.1#3: no event follows, whether or not the publisher has something to fill."""
     peer = ScriptedPeer()
     request_id = peer.session.subscribe(NAME, fill=FILL, now=peer.now)
-    peer.session.stop_fill(request_id, request_id, peer.now)
+    peer.session.stop_fill(request_id, request_id, now=peer.now)
     peer.send(0, SubscribeOk(ALIAS, Parameters(largest=largest), TrackProperties()))
     peer.advance(100)
     assert not peer.take(FillEnded)

@@ -127,8 +127,8 @@ class Chaos:
         session = self.peer.session
         session.subscribe(NAME, sink=self.sink, fill=FillParameters(), now=0.0)
         session.fetch(NAME, now=0.0)
-        session.subscribe_namespace(NAMESPACE, 0.0)
-        session.publish_namespace(NAMESPACE, 0.0)
+        session.subscribe_namespace(NAMESPACE, now=0.0)
+        session.publish_namespace(NAMESPACE, now=0.0)
         session.publish(self.track, now=0.0)
         self.written = 0
         self.own_control = 2 if self.role is Role.CLIENT else 3

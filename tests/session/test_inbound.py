@@ -104,7 +104,7 @@ def test_streams_in_any_order_of_octets(seed: int, where: str) -> None:
     assert peer.session.stats.octets_unread == 0
     assert peer.session.stats.stray_octets_held == 0
     assert peer.session.stats.open_streams_received == 0
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert not peer.session.is_closed
 
 
@@ -172,7 +172,7 @@ def test_what_a_sink_placed_is_credited_whatever_lies_unread() -> None:
     withheld = subgroup(2, range(3))
     peer.send_octets(peer.open_uni(), withheld)
     assert peer.transport.owed == len(withheld) - 3
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert peer.transport.owed == 0
 
 
@@ -186,7 +186,7 @@ def test_withheld_credit_returns_at_the_end(how: str) -> None:
     peer.send_octets(open_stream, subgroup(2, range(2)))
     assert peer.transport.owed
     if how == "cancel":
-        peer.session.cancel(request_id, 0.0)
+        peer.session.cancel(request_id, now=0.0)
     elif how == "reset":
         peer.reset(0)
         assert len(peer.take(SubscriptionEnded)) == 1

@@ -47,7 +47,7 @@ def ns(*fields: str) -> TrackNamespace:
 
 def watching(config: SessionConfig | None = None) -> tuple[ScriptedPeer, int]:
     peer = ScriptedPeer(config=config)
-    request_id = peer.session.subscribe_namespace(KV, 0.0)
+    request_id = peer.session.subscribe_namespace(KV, now=0.0)
     peer.send(0, RequestOk())
     assert one(peer.take(RequestAccepted)).request_id == request_id
     return peer, request_id
@@ -90,7 +90,7 @@ def test_the_end_of_the_stream_withdraws_all(how: str) -> None:
 def test_namespace_before_the_answer() -> None:
     """4.2#3."""
     peer = ScriptedPeer()
-    peer.session.subscribe_namespace(KV, 0.0)
+    peer.session.subscribe_namespace(KV, now=0.0)
     peer.send(0, Namespace(ns("a")))
     violation(peer)
 
@@ -121,7 +121,7 @@ def test_too_many_namespaces() -> None:
 
 def test_rejected_prefix() -> None:
     peer = ScriptedPeer()
-    request_id = peer.session.subscribe_namespace(KV, 0.0)
+    request_id = peer.session.subscribe_namespace(KV, now=0.0)
     peer.send(0, RequestError(code=RequestErrorCode.PREFIX_OVERLAP), fin=True)
     event = one(peer.take(RequestRejected))
     assert (event.request_id, event.code) == (request_id, RequestErrorCode.PREFIX_OVERLAP)
@@ -293,7 +293,7 @@ def test_a_token_alone_moves_nothing() -> None:
 def test_a_second_answer_to_our_advertisement(second: RequestOk | RequestError) -> None:
     """4.1#2."""
     peer = ScriptedPeer()
-    peer.session.publish_namespace(NAMESPACE, 0.0)
+    peer.session.publish_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestOk(), second)
     violation(peer)
 
@@ -301,8 +301,8 @@ def test_a_second_answer_to_our_advertisement(second: RequestOk | RequestError) 
 def test_accepted_and_refused_advertisement() -> None:
     """4.1#4."""
     peer = ScriptedPeer()
-    first = peer.session.publish_namespace(NAMESPACE, 0.0)
-    second = peer.session.publish_namespace(ns("x"), 0.0)
+    first = peer.session.publish_namespace(NAMESPACE, now=0.0)
+    second = peer.session.publish_namespace(ns("x"), now=0.0)
     assert peer.messages(0) == [PublishNamespace(0, NAMESPACE)]
     peer.send(0, RequestOk(Parameters(expires_ms=7)))
     peer.send(4, RequestError(code=RequestErrorCode.UNINTERESTED), fin=True)
@@ -310,7 +310,7 @@ def test_accepted_and_refused_advertisement() -> None:
     assert one(peer.take(RequestRejected)).request_id == second
     peer.send_octets(0, b"", fin=True)
     assert peer.take(RequestEnded) == []
-    peer.session.cancel(first, 0.0)
+    peer.session.cancel(first, now=0.0)
     assert peer.transport.resets == {0: StreamResetCode.CANCELLED}
     assert peer.session.stats.open_requests == 0
 
@@ -355,7 +355,7 @@ def test_acceptance_revoked() -> None:
     stream = peer.open_bidi()
     peer.send(stream, PublishNamespace(1, NAMESPACE))
     peer.session.accept(1, now=0.0)
-    peer.session.cancel(1, 0.0)
+    peer.session.cancel(1, now=0.0)
     assert set(peer.transport.resets) == set(peer.transport.stops) == {stream}
     assert peer.take(NamespaceWithdrawn) == []
 

@@ -144,7 +144,7 @@ def test_failed_update() -> None:
     peer = ScriptedPeer()
     stream = offered(peer)
     peer.session.accept(1, now=0.0)
-    update = peer.session.update(1, priority=7, now=0.0)
+    update = peer.session.update(1, priority=7)
     peer.send(stream, RequestError(code=RequestErrorCode.UNAUTHORIZED, reason="no"))
     peer.send(stream, PublishDone(code=PublishDoneCode.UPDATE_FAILED, stream_count=0), fin=True)
     assert one(peer.take(UpdateRejected)).update_id == update
@@ -237,7 +237,7 @@ def test_cancel_an_offer_and_a_subscription_made_of_one() -> None:
         stream = offered(peer)
         if accepted:
             peer.session.accept(1, now=0.0)
-        peer.session.cancel(1, 0.0)
+        peer.session.cancel(1, now=0.0)
         assert set(peer.transport.resets) == set(peer.transport.stops) == {stream}
         late = peer.open_uni()
         peer.send_octets(late, subgroup(0, [0]))
@@ -316,13 +316,13 @@ def test_one_of_two_on_a_shared_alias_is_cancelled() -> None:
     first, second = peer.open_uni(), peer.open_uni()
     peer.send_octets(first, subgroup(0, [0]))
     peer.send_octets(second, subgroup(1, [0, 1]))
-    peer.session.cancel(part, 0.0)
+    peer.session.cancel(part, now=0.0)
     assert first not in peer.transport.stops
     assert second not in peer.transport.stops
     peer.send_octets(peer.open_uni(), subgroup(2, [0, 1, 2]), fin=True)
     events = [e for e in peer.take(ObjectReceived) if e.object.location.group_id == 2]
     assert [event.request_id for event in events] == [whole] * 3
-    peer.session.cancel(whole, 0.0)
+    peer.session.cancel(whole, now=0.0)
     assert {first, second} <= set(peer.transport.stops)
     assert peer.transport.owed == 0
 
@@ -336,7 +336,7 @@ def test_streams_on_a_shared_alias_go_on_for_the_other() -> None:
     peer.send_octets(at_rest, subgroup(1, [0]))
     peer.send_octets(inside, octets[:-3])
     peer.take(ObjectReceived)
-    peer.session.cancel(whole, 0.0)
+    peer.session.cancel(whole, now=0.0)
     assert at_rest not in peer.transport.stops
     assert inside in peer.transport.stops  # it was in the middle of an Object of the other's
     peer.send_octets(at_rest, subgroup(1, [0, 1])[-42:])
@@ -367,7 +367,7 @@ def test_goaway_from_the_peer() -> None:
     assert one(peer.take(GoawayReceived)) == GoawayReceived("moqt://other/", 2000)
     with pytest.raises(LocalProtocolError, match="GOAWAY"):
         peer.session.fetch(NAME, now=0.0)
-    peer.session.update(request_id, forward=False, now=0.0)
+    peer.session.update(request_id, forward=False)
     peer.send_octets(peer.open_uni(), subgroup(0, [0]), fin=True)
     assert len(peer.take(ObjectReceived)) == 1
 
@@ -392,7 +392,7 @@ def test_goaway_for_one_request() -> None:
     request_id = established(peer)
     peer.send(0, Goaway("", 5))
     assert one(peer.take(GoawayReceived)) == GoawayReceived("", 5, request_id)
-    assert peer.session.track_status(NAME, 0.0) == 2
+    assert peer.session.track_status(NAME, now=0.0) == 2
     peer.send(0, Goaway("", 5))
     violation(peer)
 

@@ -138,7 +138,7 @@ def test_cancel_at_any_moment_leaves_nothing(seed: int) -> None:
     for request_id in rng.sample((subscription, fetch), 2):
         pair.run(rng.randrange(1, 60))
         consume(pair)
-        pair.client.cancel(request_id, pair.now)
+        pair.client.cancel(request_id, now=pair.now)
     placed = len(sink.placed)
     pair.run()
     consume(pair)
@@ -277,7 +277,7 @@ def test_refused_publication() -> None:
 def test_namespaces_come_and_go() -> None:
     served = directory(track())
     pair = SessionPair(server_directory=served)
-    request_id = pair.client.subscribe_namespace(TrackNamespace.of("kv"), 0.0)
+    request_id = pair.client.subscribe_namespace(TrackNamespace.of("kv"), now=0.0)
     pair.run()
     assert one(pair.take(Role.CLIENT, NamespaceFound)) == NamespaceFound(request_id, NAMESPACE)
     more = track(name=FullTrackName(TrackNamespace.of("kv", "b"), b"x"))
@@ -287,7 +287,7 @@ def test_namespaces_come_and_go() -> None:
     served.remove(more)
     pair.run()
     assert len(pair.take(Role.CLIENT, NamespaceGone)) == 1
-    pair.client.cancel(request_id, 0.0)
+    pair.client.cancel(request_id, now=0.0)
     pair.run()
     assert pair.client.stats.open_requests == pair.server.stats.open_requests == 0
     at_rest(pair)
@@ -295,13 +295,13 @@ def test_namespaces_come_and_go() -> None:
 
 def test_namespace_is_offered_and_withdrawn() -> None:
     pair = SessionPair()
-    request_id = pair.client.publish_namespace(NAMESPACE, 0.0)
+    request_id = pair.client.publish_namespace(NAMESPACE, now=0.0)
     pair.run()
     offer = one(pair.take(Role.SERVER, NamespaceOffered))
     pair.server.accept(offer.request_id, now=0.0)
     pair.run()
     assert one(pair.take(Role.CLIENT, RequestAccepted)).request_id == request_id
-    pair.client.cancel(request_id, 0.0)
+    pair.client.cancel(request_id, now=0.0)
     pair.run()
     assert type(pair.events[Role.SERVER][-1]).__name__ == "NamespaceWithdrawn"
     assert pair.client.stats.open_requests == pair.server.stats.open_requests == 0
@@ -333,12 +333,12 @@ def test_update_then_pause() -> None:
     request_id = pair.client.subscribe(NAME, location_filter=JOIN, now=0.0)
     pair.run()
     assert len(pair.take(Role.CLIENT, SubscriptionEstablished)) == 1
-    pair.client.update(request_id, forward=False, now=0.0)
+    pair.client.update(request_id, forward=False)
     pair.run()
     write_group(source, 1)
     pair.run()
     assert consume(pair) == []
-    pair.client.update(request_id, forward=True, now=0.0)
+    pair.client.update(request_id, forward=True)
     pair.run()
     write_group(source, 2)
     pair.run()

@@ -172,9 +172,9 @@ def test_an_update_asks_for_a_group_only_of_a_dynamic_track() -> None:
     peer.send(4, SubscribeOk(2, properties=TrackProperties.of(dynamic_groups=True)))
     peer.messages(4)
     with pytest.raises(LocalProtocolError, match="DYNAMIC_GROUPS"):
-        peer.session.update(fixed, new_group_request=0, now=0.0)
+        peer.session.update(fixed, new_group_request=0)
     assert peer.messages(0) == []
-    update = peer.session.update(dynamic, new_group_request=0, now=0.0)
+    update = peer.session.update(dynamic, new_group_request=0)
     assert peer.messages(4) == [RequestUpdate(update, Parameters(new_group_request=0))]
 
 
@@ -183,4 +183,4 @@ def test_a_fetch_takes_no_timeouts_in_an_update() -> None:
     request = peer.session.fetch(NAME, now=0.0)
     assert [type(one) for one in peer.messages(0)] == [Fetch]
     with pytest.raises(LocalProtocolError, match="only its priority"):
-        peer.session.update(request, object_delivery_timeout_ms=5, now=0.0)
+        peer.session.update(request, object_delivery_timeout_ms=5)

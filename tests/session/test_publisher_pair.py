@@ -185,14 +185,14 @@ def test_pause_and_resume_with_a_fill_for_the_gap() -> None:
     request_id = consumer.join()
     publish(track, [0], 3)
     consumer.run()
-    client, now = consumer.pair.client, consumer.pair.now
-    client.update(request_id, forward=False, now=now)
+    client = consumer.pair.client
+    client.update(request_id, forward=False)
     consumer.run()
     publish(track, [1], 3)
     consumer.run()
     assert len(consumer.places(request_id)) == 3
     gap = FillParameters(location_filter=LocationFilter.absolute(Location(1, 0)))
-    client.update(request_id, forward=True, fill=gap, now=now)
+    client.update(request_id, forward=True, fill=gap)
     publish(track, [2], 3)
     consumer.run()
     assert [u.largest for u in consumer.pair.take(Role.CLIENT, UpdateAccepted)] == [

@@ -180,13 +180,13 @@ def test_a_request_that_is_asked_to_move_goes_on_until_it_is_made_again() -> Non
     peer.send_octets(peer.open_uni(), subgroup(0, [0]), fin=True)
     assert len(peer.take(ObjectReceived)) == 1
     peer.session.subscribe(NAME, now=0.0)
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert set(peer.transport.resets) == set(peer.transport.stops) == {0}
 
 
 def test_a_watch_that_is_asked_to_move_and_reset() -> None:
     peer = ScriptedPeer()
-    request_id = peer.session.subscribe_namespace(NAMESPACE, 0.0)
+    request_id = peer.session.subscribe_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestOk(), Namespace(NAMESPACE), Goaway(URI, 5))
     assert one(peer.take(GoawayReceived)) == GoawayReceived(URI, 5, request_id)
     peer.reset(0, StreamResetCode.GOING_AWAY)

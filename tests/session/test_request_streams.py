@@ -76,10 +76,10 @@ def test_cancel_uses_both_directions() -> None:
     """6.4.2.3#1."""
     peer = ScriptedPeer()
     request_id = established(peer)
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert peer.transport.resets == {0: StreamResetCode.CANCELLED}
     assert peer.transport.stops == {0: StreamResetCode.CANCELLED}
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     peer.send_octets(0, b"\x00")
     assert peer.session.stats.open_requests == 0
     assert not peer.session.is_closed
@@ -91,7 +91,7 @@ def test_cancel_behind_our_fin_only_stops() -> None:
     request_id = established(peer)
     peer.send(0, PublishDone(code=PublishDoneCode.TRACK_ENDED, stream_count=1))
     assert 0 in peer.transport.finished
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert 0 not in peer.transport.resets
     assert 0 in peer.transport.stops
 
@@ -134,8 +134,8 @@ def test_update_and_its_answers_in_order() -> None:
     peer = ScriptedPeer()
     request_id = established(peer)
     peer.messages(0)
-    first = peer.session.update(request_id, forward=False, now=0.0)
-    second = peer.session.update(request_id, priority=3, now=0.0)
+    first = peer.session.update(request_id, forward=False)
+    second = peer.session.update(request_id, priority=3)
     assert peer.messages(0) == [
         RequestUpdate(first, Parameters(forward=False)),
         RequestUpdate(second, Parameters(subscriber_priority=3)),
@@ -154,12 +154,12 @@ def test_our_updates_keep_the_peers_limit() -> None:
     """9.1.7#1."""
     peer = ScriptedPeer(options=SetupOptions(max_request_updates=2))
     request_id = established(peer)
-    peer.session.update(request_id, forward=False, now=0.0)
-    peer.session.update(request_id, forward=True, now=0.0)
+    peer.session.update(request_id, forward=False)
+    peer.session.update(request_id, forward=True)
     with pytest.raises(ResourceBusy, match="MAX_REQUEST_UPDATES"):
-        peer.session.update(request_id, forward=False, now=0.0)
+        peer.session.update(request_id, forward=False)
     peer.send(0, RequestOk())
-    peer.session.update(request_id, forward=False, now=0.0)
+    peer.session.update(request_id, forward=False)
 
 
 def test_updates_of_the_peer_beyond_our_limit() -> None:
@@ -206,21 +206,44 @@ def test_update_that_cannot_be() -> None:
     fetch = peer.session.fetch(NAME, now=0.0)
     for request_id in (pending, 99):
         with pytest.raises(LocalProtocolError):
-            peer.session.update(request_id, forward=False, now=0.0)
+            peer.session.update(request_id, forward=False)
     with pytest.raises(LocalProtocolError, match="priority"):
-        peer.session.update(fetch, forward=False, now=0.0)
-    assert peer.session.update(fetch, priority=1, now=0.0) == 4
+        peer.session.update(fetch, forward=False)
+    assert peer.session.update(fetch, priority=1) == 4
 
 
 # Our own limits
 
 
+def test_update_that_the_kind_of_request_does_not_have() -> None:
+    peer = ScriptedPeer()
+    request_id = established(peer)
+    peer.messages(0)
+    session = peer.session
+    watch = session.subscribe_namespace(NAMESPACE, now=0.0)
+    peer.send(4, RequestOk())
+    advertised = session.publish_namespace(NAMESPACE, now=0.0)
+    peer.send(8, RequestOk())
+    wrong: list[tuple[Callable[[], int], str]] = [
+        (lambda: session.update_prefix(request_id, NAMESPACE), "about a track, not a prefix"),
+        (lambda: session.update(watch, priority=3), "only tokens"),
+        (lambda: session.update(watch, forward=False), "no Forward State"),
+        (lambda: session.update(advertised, priority=3), "only tokens"),
+        (lambda: session.update_prefix(advertised, NAMESPACE), "only tokens"),
+        (lambda: session.update_prefix(40, NAMESPACE), "request 40 is no open one"),
+    ]
+    for update, reason in wrong:
+        with pytest.raises(LocalProtocolError, match=reason):
+            update()
+    assert all(RequestUpdate not in map(type, peer.messages(stream)) for stream in (0, 4, 8))
+
+
 def test_requests_beyond_our_and_the_peers_limits() -> None:
     peer = ScriptedPeer(config=SessionConfig(max_pending_requests=2))
-    peer.session.track_status(NAME, 0.0)
-    peer.session.track_status(NAME, 0.0)
+    peer.session.track_status(NAME, now=0.0)
+    peer.session.track_status(NAME, now=0.0)
     with pytest.raises(ResourceBusy, match="max_pending_requests"):
-        peer.session.track_status(NAME, 0.0)
+        peer.session.track_status(NAME, now=0.0)
     peer = ScriptedPeer()
     peer.transport.max_bidirectional = 0
     with pytest.raises(ResourceBusy, match="limit of bidirectional streams"):
@@ -238,9 +261,9 @@ def test_reserved_names_are_not_asked_for() -> None:
     commands: list[Callable[[], int]] = [
         lambda: session.subscribe(name, now=0.0),
         lambda: session.fetch(name, now=0.0),
-        lambda: session.track_status(name, 0.0),
-        lambda: session.publish_namespace(name.namespace, 0.0),
-        lambda: session.subscribe_namespace(name.namespace, 0.0),
+        lambda: session.track_status(name, now=0.0),
+        lambda: session.publish_namespace(name.namespace, now=0.0),
+        lambda: session.subscribe_namespace(name.namespace, now=0.0),
     ]
     for command in commands:
         with pytest.raises(LocalProtocolError, match="reserved"):
@@ -254,8 +277,8 @@ def test_a_priority_that_is_none() -> None:
         peer.session.subscribe(NAME, priority=256, now=0.0)
     request_id = established(peer)
     with pytest.raises(LocalProtocolError):
-        peer.session.update(request_id, fill=FillParameters(subscriber_priority=300), now=0.0)
-    assert peer.session.update(request_id, priority=0, now=0.0) == 2
+        peer.session.update(request_id, fill=FillParameters(subscriber_priority=300))
+    assert peer.session.update(request_id, priority=0) == 2
 
 
 # Flow control on request streams
@@ -327,7 +350,7 @@ def test_nothing_behind_publish_done() -> None:
 
 def test_accepted_namespace_that_the_peer_gives_up() -> None:
     peer = ScriptedPeer()
-    request_id = peer.session.publish_namespace(NAMESPACE, 0.0)
+    request_id = peer.session.publish_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestOk())
     peer.cancel(0, StreamResetCode.GOING_AWAY)
     assert one(peer.take(RequestEnded)) == RequestEnded(request_id, StreamResetCode.GOING_AWAY)
@@ -339,7 +362,7 @@ def test_what_comes_late_on_a_stream_that_is_over() -> None:
     stream = peer.open_bidi()
     octets = encode_message(PublishNamespace(0, NAMESPACE))
     peer.send_octets(stream, octets)
-    peer.session.cancel(0, 0.0)
+    peer.session.cancel(0, now=0.0)
     peer.send_octets(stream, octets, fin=True)
     peer.reset(stream)
     peer.stop(stream)
@@ -357,8 +380,8 @@ def test_filters_that_an_update_keeps_count_too() -> None:
     peer.send(0, SubscribeOk(1))
     fill = FillParameters(range_filters=(two_ranges,))
     with pytest.raises(LocalProtocolError, match="ranges"):
-        peer.session.update(request_id, fill=fill, now=0.0)
-    peer.session.update(request_id, range_filters=[two_ranges], now=0.0)
+        peer.session.update(request_id, fill=fill)
+    peer.session.update(request_id, range_filters=[two_ranges])
     update = peer.messages(0)[-1]
     assert isinstance(update, RequestUpdate)
     assert update.parameters.removed_range_filters == {RangeFilterKind.OBJECT_ID}

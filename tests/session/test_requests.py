@@ -49,14 +49,14 @@ def test_our_ids_are_even_for_a_client_and_never_come_twice() -> None:
     """6.4.2.1#1, for updates as well."""
     peer = ScriptedPeer()
     first = established(peer)
-    update = peer.session.update(first, forward=False, now=0.0)
-    second = peer.session.track_status(NAME, 0.0)
+    update = peer.session.update(first, forward=False)
+    second = peer.session.track_status(NAME, now=0.0)
     assert (first, update, second) == (0, 2, 4)
 
 
 def test_our_ids_are_odd_for_a_server() -> None:
     peer = ScriptedPeer(Role.SERVER)
-    assert [peer.session.track_status(NAME, 0.0) for _ in range(2)] == [1, 3]
+    assert [peer.session.track_status(NAME, now=0.0) for _ in range(2)] == [1, 3]
 
 
 def test_wrong_parity() -> None:
@@ -199,7 +199,7 @@ def test_redirect_that_breaks_the_draft() -> None:
     peer.send(1, RequestError(code=RequestErrorCode.REDIRECT, redirect=redirect))
     violation(peer)
     peer = ScriptedPeer()
-    peer.session.subscribe_namespace(NAMESPACE, 0.0)
+    peer.session.subscribe_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestError(code=RequestErrorCode.REDIRECT, redirect=redirect))
     violation(peer)
 
@@ -232,7 +232,7 @@ def test_ok_with_properties_where_none_may_be() -> None:
     """9.3#1."""
     properties = TrackProperties.of(default_publisher_priority=3)
     peer = ScriptedPeer()
-    peer.session.publish_namespace(NAMESPACE, 0.0)
+    peer.session.publish_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestOk(properties=properties))
     violation(peer)
 
@@ -247,7 +247,7 @@ def test_ok_of_the_wrong_kind() -> None:
 def test_track_status() -> None:
     """9.13."""
     peer = ScriptedPeer()
-    request_id = peer.session.track_status(NAME, 0.0)
+    request_id = peer.session.track_status(NAME, now=0.0)
     properties = TrackProperties.of(default_publisher_priority=3)
     peer.send(0, RequestOk(Parameters(largest=Location(3, 4)), properties), fin=True)
     assert one(peer.take(RequestAccepted)) == RequestAccepted(

@@ -62,7 +62,7 @@ def test_fill_without_a_filter_covers_the_range_that_the_subscription_got() -> N
         NAME, location_filter=LocationFilter.next_object(), now=peer.now
     )
     peer.send(0, SubscribeOk(ALIAS, Parameters(largest=Location(0, 1))))
-    update_id = peer.session.update(request_id, fill=FillParameters(), now=peer.now)
+    update_id = peer.session.update(request_id, fill=FillParameters())
     peer.send(0, RequestOk(Parameters(largest=Location(0, 3))))
     assert one(peer.take(UpdateAccepted)).update_id == update_id
     assert not peer.take(FillEnded)
@@ -98,7 +98,7 @@ def test_running_fetch_of_ours_can_be_updated_until_its_data_has_come() -> None:
     peer = ScriptedPeer()
     request_id = peer.session.fetch(NAME, now=peer.now)
     peer.send(0, FetchOk(False, Location(0, 0)))
-    update_id = peer.session.update(request_id, priority=3, now=peer.now)
+    update_id = peer.session.update(request_id, priority=3)
     assert peer.messages(0)[-1] == RequestUpdate(update_id, Parameters(subscriber_priority=3))
     peer.send(0, RequestOk())
     assert 0 not in peer.transport.finished
@@ -114,7 +114,7 @@ def test_fetch_of_ours_ends_its_direction_after_the_publishers_fin() -> None:
     peer.send(0, FetchOk(False, Location(0, 0)), fin=True)
     assert 0 in peer.transport.finished
     with pytest.raises(LocalProtocolError):
-        peer.session.update(request_id, priority=3, now=peer.now)
+        peer.session.update(request_id, priority=3)
     peer.send_octets(peer.open_uni(), fetched(request_id, [(0, 0)]), fin=True)
     assert got(peer.take(ObjectReceived)) == [(0, 0)]
     assert not peer.transport.resets

@@ -216,7 +216,7 @@ def test_requests_before_setup_wait_for_it() -> None:
 def test_answer_before_setup_waits_for_it() -> None:
     peer = ScriptedPeer(setup=False)
     peer.session.start(0.0)
-    request_id = peer.session.publish_namespace(NAMESPACE, 0.0)
+    request_id = peer.session.publish_namespace(NAMESPACE, now=0.0)
     peer.send(0, RequestOk())
     assert peer.events == []
     peer.send_setup()

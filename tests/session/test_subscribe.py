@@ -244,7 +244,7 @@ def test_an_unfinished_place_is_given_back_at_once(how: str) -> None:
     if how == "reset":
         peer.reset(stream)
     elif how == "cancel":
-        peer.session.cancel(request_id, 0.0)
+        peer.session.cancel(request_id, now=0.0)
     elif how == "request reset":
         peer.reset(0)
     elif how == "close":
@@ -264,7 +264,7 @@ def test_cancel_stops_all_streams_and_late_ones() -> None:
     streams = [peer.open_uni() for _ in range(2)]
     for number, stream in enumerate(streams):
         peer.send_octets(stream, subgroup(number, [0]))
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     assert set(streams) <= set(peer.transport.stops)
     late = peer.open_uni()
     peer.send_octets(late, subgroup(5, [0]), fin=True)
@@ -473,7 +473,7 @@ def test_fill_by_update() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.absolute(Location(0, 0)))
-    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    update_id = peer.session.update(request_id, fill=fill)
     asked = peer.messages(0)[-1]
     assert isinstance(asked, RequestUpdate)
     assert asked.parameters.fill is not None
@@ -488,7 +488,7 @@ def test_fill_by_update_that_brings_nothing() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.next_object())
-    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    update_id = peer.session.update(request_id, fill=fill)
     peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
     assert [type(event).__name__ for event in peer.events[-2:]] == ["UpdateAccepted", "FillEnded"]
     assert one(peer.take(FillEnded)) == FillEnded(request_id, update_id)
@@ -499,7 +499,7 @@ def test_fill_whose_stream_never_comes() -> None:
     peer = ScriptedPeer(config=SessionConfig(stream_header_timeout_s=5.0))
     request_id = established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.none())
-    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    update_id = peer.session.update(request_id, fill=fill)
     peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
     peer.advance(4.0)
     peer.send_octets(peer.open_uni(), subgroup(3, [0]))
@@ -520,7 +520,7 @@ def test_fill_whose_stream_is_reset_before_its_header() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.none())
-    update_id = peer.session.update(request_id, fill=fill, now=0.0)
+    update_id = peer.session.update(request_id, fill=fill)
     peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
     assert peer.take(FillEnded) == []
     peer.reset(peer.open_uni(), 0x52E4A40FA8DB)
@@ -536,7 +536,7 @@ def test_two_fills_one_of_which_is_reset_before_its_header() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.none())
-    lost, kept = (peer.session.update(request_id, fill=fill, now=0.0) for _ in range(2))
+    lost, kept = (peer.session.update(request_id, fill=fill) for _ in range(2))
     peer.reset(peer.open_uni())
     for _ in range(2):
         peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
@@ -555,7 +555,7 @@ def test_fills_that_do_not_come_after_a_reset_are_not_waited_for_long() -> None:
     peer = ScriptedPeer(config=SessionConfig(lost_fill_timeout_s=2.0))
     established(peer, largest=Location(2, 0))
     fill = FillParameters(location_filter=LocationFilter.none())
-    fills = [peer.session.update(0, fill=fill, now=0.0) for _ in range(2)]
+    fills = [peer.session.update(0, fill=fill) for _ in range(2)]
     for _ in fills:
         peer.send(0, RequestOk(Parameters(largest=Location(2, 0))))
     peer.reset(peer.open_uni())
@@ -568,7 +568,7 @@ def test_fills_that_do_not_come_after_a_reset_are_not_waited_for_long() -> None:
 def test_refused_fill_by_update() -> None:
     peer = ScriptedPeer()
     request_id = established(peer, largest=Location(2, 0))
-    update_id = peer.session.update(request_id, fill=FillParameters(), now=0.0)
+    update_id = peer.session.update(request_id, fill=FillParameters())
     peer.send(0, RequestError(code=RequestErrorCode.UNAUTHORIZED))
     stream = peer.open_uni()
     peer.send_octets(stream, fetched(update_id, [(0, 0)]))
@@ -583,11 +583,11 @@ def test_stop_a_fill_that_runs_and_one_that_has_not_come() -> None:
         peer.send(0, SubscribeOk(ALIAS, Parameters(largest=Location(3, 0))))
         stream = peer.open_uni()
         if early:
-            peer.session.stop_fill(request_id, request_id, 0.0)
+            peer.session.stop_fill(request_id, request_id, now=0.0)
         peer.send_octets(stream, fetched(request_id, [(0, 0)]))
         if not early:
-            peer.session.stop_fill(request_id, request_id, 0.0)
-            peer.session.stop_fill(request_id, request_id, 0.0)
+            peer.session.stop_fill(request_id, request_id, now=0.0)
+            peer.session.stop_fill(request_id, request_id, now=0.0)
         assert peer.transport.stops == {stream: StreamResetCode.CANCELLED}
         peer.send_octets(peer.open_uni(), subgroup(4, [0]), fin=True)
         assert (4, 0) in got(peer.take(ObjectReceived))
@@ -653,7 +653,7 @@ def test_alias_of_an_established_subscription_for_another_track() -> None:
 def test_alias_may_be_used_again_once_it_is_free() -> None:
     peer = ScriptedPeer()
     request_id = established(peer)
-    peer.session.cancel(request_id, 0.0)
+    peer.session.cancel(request_id, now=0.0)
     other = established(peer, name=OTHER, stream_id=4)
     peer.send_octets(peer.open_uni(), subgroup(0, [0]))
     assert one(peer.take(ObjectReceived)).request_id == other

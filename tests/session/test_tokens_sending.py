@@ -68,7 +68,9 @@ class Sender:
 
     def ask(self, *tokens: AuthToken) -> int:
         """Send a request with tokens; return its Request ID."""
-        request_id = self.peer.session.publish_namespace(NAMESPACE, self.peer.now, tokens=tokens)
+        request_id = self.peer.session.publish_namespace(
+            NAMESPACE, now=self.peer.now, tokens=tokens
+        )
         self._streams[request_id] = max(i for i in self.peer.transport.sent if i % 4 == 0)
         return request_id
 
@@ -127,9 +129,9 @@ def test_an_alias_is_used_on_its_own_stream_at_once(sender: Sender) -> None:
     session = sender.peer.session
     request_id = session.subscribe(NAME, now=0.0)
     sender.peer.send(2 * request_id, SubscribeOk(1))
-    session.refresh(request_id, [TOKEN], now=0.0)
+    session.refresh(request_id, [TOKEN])
     assert sender.sent(request_id) == [REGISTER]
-    session.update(request_id, priority=3, tokens=[TOKEN], now=0.0)
+    session.update(request_id, priority=3, tokens=[TOKEN])
     assert sender.sent(request_id) == [ALIAS]
     assert sender.sent(sender.ask(TOKEN)) == [VALUE]
     sender.peer.send(2 * request_id, RequestOk())
@@ -161,7 +163,7 @@ def test_a_register_without_answer_counts_and_is_never_used() -> None:
     sender = Sender(OCTETS)
     sender.setup()
     request_id = sender.ask(TOKEN)
-    sender.peer.session.cancel(request_id, 0.0)
+    sender.peer.session.cancel(request_id, now=0.0)
     assert sender.sent(sender.ask(TOKEN)) == [VALUE]
     sender.peer.session.drop_token(TOKEN)
     assert sender.sent(sender.ask()) == []
@@ -170,7 +172,7 @@ def test_a_register_without_answer_counts_and_is_never_used() -> None:
 def test_a_token_whose_register_was_lost_is_registered_anew(sender: Sender) -> None:
     request_id = sender.ask(TOKEN)
     (lost,) = sender.tokens(request_id)
-    sender.peer.session.cancel(request_id, 0.0)
+    sender.peer.session.cancel(request_id, now=0.0)
     (again,) = sender.tokens(sender.ask(TOKEN))
     assert (lost.alias_type, again.alias_type) == (REGISTER, REGISTER)
     assert lost.alias != again.alias
@@ -182,7 +184,7 @@ def test_a_message_that_was_cancelled_holds_no_alias(sender: Sender) -> None:
     user = sender.ask(TOKEN)
     sender.peer.session.drop_token(TOKEN)
     assert sender.sent(sender.ask()) == []
-    sender.peer.session.cancel(user, 0.0)
+    sender.peer.session.cancel(user, now=0.0)
     assert sender.sent(sender.ask()) == [DELETE]
 
 
@@ -246,7 +248,7 @@ def test_no_delete_while_a_message_with_the_alias_is_unanswered(sender: Sender) 
 def test_no_delete_while_an_update_with_the_alias_is_unanswered(sender: Sender) -> None:
     """8.9#10."""
     request_id = registered(sender)
-    sender.peer.session.refresh(request_id, [TOKEN], now=0.0)
+    sender.peer.session.refresh(request_id, [TOKEN])
     sender.peer.session.drop_token(TOKEN)
     assert sender.sent(sender.ask()) == []
     sender.accept(request_id)
@@ -326,9 +328,9 @@ def test_every_verb_takes_tokens() -> None:
     for tokens in ((), (ONCE,), (TOKEN,), (TOKEN,)):
         client.subscribe(NAME, tokens=tokens, now=pair.now)
         client.fetch(NAME, tokens=tokens, now=pair.now)
-        client.track_status(NAME, pair.now, tokens=tokens)
-        client.subscribe_namespace(NAMESPACE, pair.now, tokens=tokens)
-        client.publish_namespace(NAMESPACE, pair.now, tokens=tokens)
+        client.track_status(NAME, now=pair.now, tokens=tokens)
+        client.subscribe_namespace(NAMESPACE, now=pair.now, tokens=tokens)
+        client.publish_namespace(NAMESPACE, now=pair.now, tokens=tokens)
         client.publish(offered, tokens=tokens, now=pair.now)
         pair.run()
         refused = pair.take(Role.CLIENT, RequestRejected)
@@ -343,11 +345,11 @@ def test_request_tokens_go_with_every_request_until_they_are_dropped() -> None:
         server_admission=Admission(token_policy=KnownTokens([TOKEN])),
         client_request_tokens=(TOKEN,),
     )
-    pair.client.subscribe_namespace(NAMESPACE, pair.now)
+    pair.client.subscribe_namespace(NAMESPACE, now=pair.now)
     pair.run()
     assert len(pair.take(Role.CLIENT, RequestAccepted)) == 1
     pair.client.drop_token(TOKEN)
-    pair.client.track_status(NAME, pair.now)
+    pair.client.track_status(NAME, now=pair.now)
     pair.run()
     (event,) = pair.take(Role.CLIENT, RequestRejected)
     assert event.code is RequestErrorCode.UNAUTHORIZED
@@ -372,10 +374,10 @@ def test_a_small_cache_never_overflows(seed: int) -> None:
     accepted: list[int] = []
     for _ in range(150):
         some = rng.sample(tokens, rng.randrange(1, 3))
-        request_id = client.publish_namespace(NAMESPACE, pair.now, tokens=some)
-        client.track_status(NAME, pair.now, tokens=[rng.choice(tokens)])
+        request_id = client.publish_namespace(NAMESPACE, now=pair.now, tokens=some)
+        client.track_status(NAME, now=pair.now, tokens=[rng.choice(tokens)])
         if accepted and rng.random() < 0.5:
-            client.refresh(accepted[-1], [rng.choice(tokens)], now=pair.now)
+            client.refresh(accepted[-1], [rng.choice(tokens)])
         if rng.random() < 0.3:
             client.drop_token(rng.choice(tokens))
         pair.run(rng.randrange(12))
@@ -385,7 +387,7 @@ def test_a_small_cache_never_overflows(seed: int) -> None:
                 pair.server.accept(offer.request_id, now=pair.now)
         pair.run(rng.randrange(4))
         if rng.random() < 0.1:
-            client.cancel(request_id, pair.now)
+            client.cancel(request_id, now=pair.now)
         accepted = [event.request_id for event in pair.take(Role.CLIENT, RequestAccepted)]
         accepted = [one for one in accepted if one != request_id]
     pair.run()
@@ -398,11 +400,11 @@ def test_a_small_cache_never_overflows(seed: int) -> None:
 def test_refresh_of_a_request_that_is_not_there() -> None:
     peer = ScriptedPeer()
     with pytest.raises(LocalProtocolError, match="request 4"):
-        peer.session.refresh(4, [TOKEN], now=0.0)
-    request_id = peer.session.publish_namespace(NAMESPACE, 0.0)
-    with pytest.raises(LocalProtocolError, match="no updates now"):
-        peer.session.refresh(request_id, [TOKEN], now=0.0)
+        peer.session.refresh(4, [TOKEN])
+    request_id = peer.session.publish_namespace(NAMESPACE, now=0.0)
+    with pytest.raises(LocalProtocolError, match="request 0 is not accepted yet"):
+        peer.session.refresh(request_id, [TOKEN])
     peer.send(0, RequestOk())
-    peer.session.refresh(request_id, [TOKEN], now=0.0)
+    peer.session.refresh(request_id, [TOKEN])
     assert isinstance(peer.messages(0)[-1], RequestUpdate)
     peer.session.close(SessionErrorCode.NO_ERROR, now=0.0)

@@ -511,7 +511,7 @@ def test_after_its_end_no_offer_belongs_to_it(how: str) -> None:
         peer.reset(0)
         assert one(peer.take(RequestEnded)).reset is StreamResetCode.from_wire(1)
     else:
-        peer.session.cancel(request_id, 0.0)
+        peer.session.cancel(request_id, now=0.0)
     offer(peer, named(A, "1"))
     assert one(peer.take(PublicationOffered)).watch_id is None
 
@@ -538,7 +538,7 @@ def test_a_refused_move_keeps_the_prefix_until_the_end() -> None:
     peer.send(0, RequestError(code=RequestErrorCode.PREFIX_OVERLAP), fin=True)
     assert one(peer.take(UpdateRejected)).code is RequestErrorCode.PREFIX_OVERLAP
     assert one(peer.take(RequestEnded)).request_id == request_id
-    with pytest.raises(LocalProtocolError, match="prefix"):
+    with pytest.raises(LocalProtocolError, match="no open one"):
         peer.session.update_prefix(request_id, A)
 
 
@@ -549,9 +549,9 @@ def test_moving_onto_another_prefix_of_ours_is_refused_here() -> None:
     first, second, namespaces = (
         session.subscribe_tracks(A, now=0.0),
         session.subscribe_tracks(B, now=0.0),
-        session.subscribe_namespace(TrackNamespace.of("n"), 0.0),
+        session.subscribe_namespace(TrackNamespace.of("n"), now=0.0),
     )
-    with pytest.raises(LocalProtocolError, match="updates"):
+    with pytest.raises(LocalProtocolError, match="not accepted yet"):
         session.update_prefix(first, TrackNamespace.of("z"))  # it has no answer yet
     for stream in (0, 4, 8):
         peer.send(stream, RequestOk())
@@ -569,7 +569,7 @@ def test_moving_onto_another_prefix_of_ours_is_refused_here() -> None:
         session.update_prefix(second, TrackNamespace.of(".x"))
     with pytest.raises(LocalProtocolError, match="Forward State"):
         session.update_prefix(namespaces, forward=False)
-    with pytest.raises(LocalProtocolError, match="prefix"):
+    with pytest.raises(LocalProtocolError, match="request 99 is no open one"):
         session.update_prefix(99, A)
 
 
@@ -614,6 +614,6 @@ def test_both_ends() -> None:
         if event.object.payload
     }
     assert got == {b"early", b"late"}
-    pair.client.cancel(watch, pair.now)
+    pair.client.cancel(watch, now=pair.now)
     pair.run()
     assert pair.client.stats.open_requests == pair.server.stats.open_requests == 0
