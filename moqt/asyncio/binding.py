@@ -22,7 +22,7 @@ from aioquic.quic import events as quic
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
 
-from moqt.asyncio.qlog import MoqtTap, TappedTransport
+from moqt.asyncio.tap import MoqtTap, TappedTransport
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import SessionErrorCode
 from moqt.wire.draft import ALPN

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError, printable
-from moqt.session.decoder import Malformed, StreamDecoder
 from moqt.tools.pipes import until_reader_goes
 from moqt.tools.timeline import NotQlog, read_events, timeline
+from moqt.trace.decoder import Malformed, StreamDecoder
+from moqt.trace.describe import describe
 from moqt.wire.datagrams import parse_datagram
-from moqt.wire.describe import describe
 from moqt.wire.messages import Message, Setup
 from moqt.wire.object_reader import ObjectRead
 from moqt.wire.streams import ControlHead, FetchHeader, SubgroupHeader
@@ -27,7 +27,7 @@ from moqt.wire.streams import ControlHead, FetchHeader, SubgroupHeader
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from moqt.session.decoder import StreamValue
+    from moqt.trace.decoder import StreamValue
 
 __all__ = ["Kind", "decode", "main", "parse_hex"]
 

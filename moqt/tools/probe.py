@@ -21,8 +21,8 @@ from moqt.asyncio.config import TransportConfig
 from moqt.errors import printable
 from moqt.events import NamespaceFound
 from moqt.tools.pipes import until_reader_goes
+from moqt.trace.describe import describe
 from moqt.types import TrackNamespace
-from moqt.wire.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

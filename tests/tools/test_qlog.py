@@ -10,7 +10,8 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.asyncio.qlog import MoqtTap, QlogDirectory, Trace
+from moqt.asyncio.qlog import QlogDirectory, Trace
+from moqt.asyncio.tap import MoqtTap
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import GroupOrder
 from moqt.wire.framing import encode_message

@@ -33,14 +33,28 @@ RULES: list[tuple[str, set[str], set[str]]] = [
         {"moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*", "moqt.session*"},
         set(),
     ),
+    (
+        "moqt.trace*",
+        {"moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*", "moqt.session.reassembly"}
+        | {"moqt.trace*"},
+        set(),
+    ),
     ("moqt.testing*", {"moqt.*"}, set()),
     ("moqt.tools*", {"moqt", "moqt.*"}, set()),
-    ("moqt.asyncio*", {"moqt", "moqt.*"}, {"aioquic"}),
+    (
+        "moqt.asyncio*",
+        {"moqt", "moqt.types", "moqt.codes", "moqt.errors", "moqt.events", "moqt.uri", "moqt.tls"}
+        | {"moqt.wire*", "moqt.session*", "moqt.trace*", "moqt.asyncio*"},
+        {"aioquic"},
+    ),
     ("moqt", {"moqt.*", "moqt"}, set()),
 ]
 """The first pattern that fits a module rules it."""
 
-PURE = ("moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*", "moqt.session*", "moqt.uri")
+PURE = (
+    *("moqt.types", "moqt.codes", "moqt.errors", "moqt.events", "moqt.uri"),
+    *("moqt.wire*", "moqt.session*", "moqt.trace*"),
+)
 """They know no asyncio, sockets, threads or clocks."""
 
 ASYNCIO_USERS = (
