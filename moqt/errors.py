@@ -2,6 +2,7 @@
 
 MoqtError
 |- LocalProtocolError            we were asked for what the protocol or our state forbids
+|  `- SessionLeaving             no new requests: the session is over, or is to be left
 |- NotSupported                  a part of the protocol that this package does not implement
 |- ConnectFailed        .address no session came to be
 |- RemoteProtocolError  .code    the peer broke the protocol            ends the session
@@ -43,6 +44,13 @@ class MoqtError(Exception):
 
 class LocalProtocolError(MoqtError):
     """Nothing ended: the call asked for what the protocol or the session's state forbids."""
+
+
+class SessionLeaving(LocalProtocolError):
+    """Nothing ended: no request is opened in a session that is over, or once GOAWAY was said.
+
+    The same request may succeed in another session.
+    """
 
 
 class NotSupported(MoqtError):

@@ -337,7 +337,7 @@ async def follow(
                     if loop.time() + wait_s >= deadline:
                         raise
                     await _pause(wait_s)
-                except (errors.SessionClosed, errors.LocalProtocolError):
+                except (errors.SessionClosed, errors.SessionLeaving):
                     place.leave()
                     retries += 1
                     if place.session.goaway_received is None or retries > config.max_retries:

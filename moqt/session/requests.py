@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
-from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy
+from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy, SessionLeaving
 from moqt.session.config import Role
 from moqt.session.events import GoawayReceived
 from moqt.session.gatekeeper import Gatekeeper
@@ -113,15 +113,16 @@ class Requests:
         """Open a request; `build` makes its message from the Request ID.
 
         `timeout_s` None: `request_timeout_s`. `tokens` go with it, None: the session's own for
-        requests. Raises: LocalProtocolError when the session is not
-        open or moving away, or the message cannot be written; ResourceBusy at
-        `max_pending_requests` and at the peer's limit of streams.
+        requests.
+        Raises: SessionLeaving when the session is closed or moving away; LocalProtocolError when
+        the message cannot be written; ResourceBusy at `max_pending_requests` and at the peer's
+        limit of streams.
         """
         context = self.context
         if context.is_closed:
-            raise LocalProtocolError("the session is closed")
+            raise SessionLeaving("the session is closed")
         if self.goaway_received or self.goaway_sent:
-            raise LocalProtocolError("no new requests after GOAWAY (MOQT-22 9.2)")
+            raise SessionLeaving("no new requests after GOAWAY (MOQT-22 9.2)")
         if self._ours >= context.config.max_pending_requests:
             raise ResourceBusy(f"max_pending_requests is {context.config.max_pending_requests}")
         plan = self.tokens.plan(self.tokens.request_tokens if tokens is None else tokens, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moqt.codes import SessionErrorCode
-from moqt.errors import LocalProtocolError, RemoteProtocolError, ResourceBusy
+from moqt.errors import RemoteProtocolError, ResourceBusy, SessionLeaving
 from moqt.session.events import TrackSkipped
 from moqt.session.prefixes import OwnPrefix, OwnPrefixes, ServedPrefix, ServedPrefixes
 from moqt.types import FullTrackName, ObjectHeader
@@ -154,10 +154,12 @@ class TrackReport(ServedPrefix):
             self.stream.send(PublishSkipped(suffix, track.name.name))
 
     def _offer(self, track: TrackSource, wanted: Parameters, now: float) -> bool:
+        if track.abort_code is not None or self._publisher.lacking(track):
+            return False
         try:
             self._publisher.publish(track, wanted=wanted, now=now)
-        except (FilterRejected, LocalProtocolError, ResourceBusy):
-            return False  # no stream, GOAWAY, an aborted track, a property that the peer lacks
+        except (FilterRejected, SessionLeaving, ResourceBusy):
+            return False  # filters that don't fit the track, GOAWAY, no stream
         return True
 
     # TrackListener

@@ -11,7 +11,7 @@ from moqt.codes import (
     SessionErrorCode,
     StreamResetCode,
 )
-from moqt.errors import LocalProtocolError
+from moqt.errors import LocalProtocolError, SessionLeaving
 from moqt.session.config import Role, SessionConfig
 from moqt.session.events import (
     FillEnded,
@@ -365,7 +365,7 @@ def test_goaway_from_the_peer() -> None:
     request_id = established(peer)
     peer.send(peer.control, Goaway("moqt://other/", 2000))
     assert one(peer.take(GoawayReceived)) == GoawayReceived("moqt://other/", 2000)
-    with pytest.raises(LocalProtocolError, match="GOAWAY"):
+    with pytest.raises(SessionLeaving, match="GOAWAY"):
         peer.session.fetch(NAME, now=0.0)
     peer.session.update(request_id, forward=False)
     peer.send_octets(peer.open_uni(), subgroup(0, [0]), fin=True)
@@ -407,7 +407,7 @@ def test_our_goaway() -> None:
     assert peer.messages(2) == [Goaway("", 3000)]
     with pytest.raises(LocalProtocolError, match="already"):
         peer.session.goaway(now=0.0)
-    with pytest.raises(LocalProtocolError, match="GOAWAY"):
+    with pytest.raises(SessionLeaving, match="GOAWAY"):
         peer.session.subscribe(NAME, now=0.0)
     peer.advance(4.0)
     assert not peer.session.is_closed  # nothing was open

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
-from moqt.errors import LocalProtocolError
+from moqt.errors import LocalProtocolError, SessionLeaving
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.session.directory import TrackDirectory
@@ -268,7 +268,7 @@ def test_close_is_told_once_and_last() -> None:
     peer.session.handle_timeout(1e9)
     peer.after()
     assert peer.take(NamespaceOffered) == []
-    with pytest.raises(LocalProtocolError, match="closed"):
+    with pytest.raises(SessionLeaving, match="closed"):
         peer.session.subscribe(NAME, now=0.0)
 
 

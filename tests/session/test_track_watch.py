@@ -20,6 +20,7 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
+from moqt.session.publisher import Publisher
 from moqt.session.source import TrackSource
 from moqt.session.track_watch import TrackReport
 from moqt.testing import ScriptedPeer, SessionPair
@@ -292,6 +293,20 @@ def test_what_else_is_skipped() -> None:
     directory.add(TrackSource(named(A, "late")))
     assert peer.messages(stream) == [PublishSkipped(EVERYTHING, b"late")]
     assert not published(peer)
+
+
+def test_a_mistake_of_ours_is_no_skipped_track(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, directory = serving()
+    stream = ask(peer, A)
+    peer.messages(stream)
+
+    def broken(*_: object, **__: object) -> int:
+        raise LocalProtocolError("a mistake")
+
+    monkeypatch.setattr(Publisher, "publish", broken)
+    with pytest.raises(LocalProtocolError, match="a mistake"):
+        directory.add(TrackSource(named(A, "1")))
+    assert peer.messages(stream) == []
 
 
 def test_offers_outlive_their_request() -> None:
