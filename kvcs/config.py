@@ -157,7 +157,6 @@ class ConsumerConfig:
             "overtaken_timeout_s",
             "recovery_deadline_s",
             "request_timeout_s",
-            "connect_timeout_s",
             "close_timeout_s",
             "thread_octets",
             "max_redirects",
@@ -165,5 +164,7 @@ class ConsumerConfig:
             _require(name, getattr(self, name), 0)
         _require("worker_threads", self.worker_threads, 1)
         _require("max_endpoints", self.max_endpoints, 1)
+        if not self.connect_timeout_s > 0:
+            raise ValueError(f"connect_timeout_s is {self.connect_timeout_s}, expected more than 0")
         if not self.codecs:
             raise ValueError("codecs is empty, expected at least one codec name")

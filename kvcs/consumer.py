@@ -21,18 +21,15 @@ from kvcs.recovery import Endpoint, OtherPublication
 from kvcs.stats import ConsumerStats, RetrievalStats
 from kvcs.trust import Trust
 from kvcs.watch import Watches
-from moqt.asyncio.client import connect
-from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.dialing import dialer
 from moqt.asyncio.following import FollowConfig, Sessions, follow
 from moqt.asyncio.roaming import Client
 from moqt.errors import ResourceBusy
-from moqt.tls import load_trust
 from moqt.types import FullTrackName
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from kvcs.collector import Recompute
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest
     from kvcs.recovery import Source
     from kvcs.watch import Watching
+    from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.following import Place
     from moqt.asyncio.session import MoqtSession
     from moqt.errors import RequestRejected
@@ -198,16 +196,21 @@ class Consumer:
         self.config = config
         self._url = url
         self._scope = scope
-        self._ca = None if ca is None else load_trust(ca)  # once: the file may change meanwhile
-        self._insecure = insecure
         self._trust = trust
-        self._session_config = session_config
-        self._transport_config = transport_config or TransportConfig()
-        self._authority = MoqtUri.parse(url).authority.lower()
-        self._auth_tokens = tuple(auth_tokens)
         self._stats = ConsumerStats()
         home = MoqtUri.parse(url)
-        self._named_hosts = {home.host.lower()}
+        self._named_hosts: set[str] = set()
+        dial = dialer(
+            home,
+            ca=ca,
+            insecure=insecure,
+            config=session_config,
+            transport_config=transport_config,
+            tokens=auth_tokens,
+            request_tokens=auth_tokens,
+            trusted_hosts=self._named_hosts,
+            later_timeout_s=config.connect_timeout_s,
+        )
         follow_timeout_s = (
             2 * config.request_timeout_s + config.manifest_timeout_s + config.connect_timeout_s
         )
@@ -216,7 +219,7 @@ class Consumer:
             max_sessions=config.max_endpoints + 2,  # the own one, and one that is being left
             follow_timeout_s=follow_timeout_s,
         )
-        self._sessions = Sessions(home, self._dial, limits)
+        self._sessions = Sessions(home, dial, limits)
         self._client = Client(self._sessions)
         self._watches = Watches()
         self._retrievals: set[Retrieval] = set()
@@ -383,24 +386,6 @@ class Consumer:
 
     # Sessions
 
-    def _dial(self, uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
-        """Connect to one address: the caller's own, a source, or where a peer sends us."""
-        timeout_s = self.config.connect_timeout_s
-        if self._sessions.last_home is None:
-            timeout_s = self._transport_config.handshake_timeout_s
-        # Another authority is not whom the tokens are for, nor, unless the caller named it, a host
-        # that may go unverified.
-        tokens = self._auth_tokens if uri.authority.lower() == self._authority else ()
-        return connect(
-            str(uri),
-            ca=self._ca,
-            insecure=self._insecure and uri.host.lower() in self._named_hosts,
-            config=self._session_config,
-            transport_config=replace(self._transport_config, handshake_timeout_s=timeout_s),
-            tokens=tokens,
-            request_tokens=tokens,
-        )
-
     async def _place(self, url: str | None) -> Place:
         """Return the session with an endpoint, or the one that follows it."""
         if url is None or url == self._url:
@@ -408,10 +393,6 @@ class Consumer:
         uri = MoqtUri.parse(url)
         self._named_hosts.add(uri.host.lower())
         return await self._sessions.at(uri)
-
-    async def _session(self, url: str | None) -> MoqtSession:
-        """Return a session to an endpoint; one that is lost is made again."""
-        return (await self._place(url)).session
 
     async def _close(self) -> None:
         for retrieval in tuple(self._retrievals):

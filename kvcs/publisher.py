@@ -16,7 +16,7 @@ from kvcs.names import PublicationName, new_publication_id
 from kvcs.publication import Publication, PublicationState, Segment
 from kvcs.relay import RelayLink
 from kvcs.stats import ProducerStats
-from moqt.asyncio.roaming import dialer
+from moqt.asyncio.dialing import dialer
 from moqt.asyncio.server import serve
 from moqt.codes import PublishDoneCode
 from moqt.session.directory import TrackDirectory

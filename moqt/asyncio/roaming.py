@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from moqt import errors
-from moqt.asyncio.client import connect
+from moqt.asyncio.dialing import dialer
 from moqt.asyncio.following import FollowConfig, Place, Sessions, follow
 from moqt.asyncio.roaming_requests import (
     FetchOrder,
@@ -16,66 +16,23 @@ from moqt.asyncio.roaming_requests import (
     TrackOrder,
 )
 from moqt.codes import GroupOrder
-from moqt.tls import load_trust
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Sequence
 
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import TrackStatus
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
-    from moqt.session.directory import TrackDirectory
     from moqt.session.sink import ObjectSink
     from moqt.tls import Pem
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
 
-__all__ = ["Client", "dialer"]
-
-
-def dialer(
-    home: MoqtUri,
-    *,
-    config: SessionConfig | None = None,
-    transport_config: TransportConfig | None = None,
-    ca: Pem | None = None,
-    insecure: bool = False,
-    server_name: str | None = None,
-    directory: TrackDirectory | None = None,
-    tokens: Sequence[AuthToken] = (),
-    request_tokens: Sequence[AuthToken] = (),
-) -> Callable[[MoqtUri], AbstractAsyncContextManager[MoqtSession]]:
-    """Return how the sessions of one application are made, wherever a peer sends it.
-
-    Trust is that of `connect`, with two exceptions: `insecure` and `server_name` hold for the host
-    of `home` alone. A peer that nobody verified must not be able to name another host that nobody
-    verifies; there, the certificate has to hold against `ca`, or the public ones. Tokens are for
-    the authority of `home`, host and port: whom a peer names is not shown them.
-    Raises: ValueError and OSError for `ca`, as `connect`.
-    """
-    authority = home.authority.lower()
-    trust = None if ca is None else load_trust(ca)  # once: the file may change meanwhile
-
-    def dial(uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
-        is_home = uri.host.lower() == home.host.lower()
-        return connect(
-            str(uri),
-            config=config,
-            transport_config=transport_config,
-            ca=trust,
-            insecure=insecure and is_home,
-            server_name=server_name if is_home else None,
-            directory=directory,
-            tokens=tokens if uri.authority.lower() == authority else (),
-            request_tokens=request_tokens if uri.authority.lower() == authority else (),
-        )
-
-    return dial
+__all__ = ["Client"]
 
 
 class Client:

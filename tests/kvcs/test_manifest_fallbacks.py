@@ -144,5 +144,7 @@ def test_settings_that_make_no_sense_are_refused_by_name() -> None:
     for name in ("stall_timeout_s", "recovery_deadline_s", "max_prefixes", "max_endpoints"):
         with pytest.raises(ValueError, match=name):
             ConsumerConfig(**{name: -1})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="connect_timeout_s is 0, expected more than 0"):
+        ConsumerConfig(connect_timeout_s=0)
     with pytest.raises(ValueError, match="codecs is empty"):
         ConsumerConfig(codecs=())

@@ -110,9 +110,9 @@ async def test_tokens_go_to_no_other_endpoint(certificate: CertificatePair) -> N
         ) as consumer,
     ):
         assert seen[0].tokens == (TOKEN,)
-        await consumer._session(f"moqt://localhost:{server.port}/")
+        await consumer._place(f"moqt://localhost:{server.port}/")
         assert seen[1].tokens == ()
-        await consumer._session(f"moqt://127.0.0.1:{server.port}/other")
+        await consumer._place(f"moqt://127.0.0.1:{server.port}/other")
         assert seen[2].tokens == (TOKEN,)
 
 

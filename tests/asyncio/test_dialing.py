@@ -1,0 +1,171 @@
+"""Who is trusted with what, wherever a peer sends an application (MOQT-22 8.9, 9.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import moqt
+from moqt import errors
+from moqt.asyncio import dialing
+from moqt.asyncio.dialing import dialer
+from moqt.session.authorization import Allowed, Denied, KnownTokens, SessionAccess
+from moqt.uri import MoqtUri
+from tests.asyncio.endpoints import serving
+from tests.asyncio.quic_pair import QUICK
+from tests.asyncio.roaming import url
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from moqt.tls import CertificatePair
+
+HOME = MoqtUri.parse("moqt://Home.example:4433/kv")
+TOKEN = moqt.AuthToken(0, b"for home", is_reusable=True)
+REQUEST_TOKEN = moqt.AuthToken(0, b"for requests to home", is_reusable=True)
+
+
+@pytest.fixture
+def dialed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each connection, none of which is made."""
+    calls: list[dict[str, Any]] = []
+
+    def connect(url: str, **arguments: Any) -> AbstractAsyncContextManager[None]:
+        calls.append({"url": url, **arguments})
+        return nullcontext()
+
+    monkeypatch.setattr(dialing, "connect", connect)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_unverified", "has_server_name", "has_tokens"),
+    [
+        ("moqt://home.example:4433/kv", True, True, True),
+        ("moqt://HOME.EXAMPLE:4433/other", True, True, True),
+        ("moqt://home.example:4434/kv", True, True, False),
+        ("moqt://home.example/kv", True, True, False),
+        ("moqt://named.example:4433/kv", True, False, False),
+        ("moqt://NAMED.example/", True, False, False),
+        ("moqt://elsewhere.example:4433/kv", False, False, False),
+        ("moqt://sub.home.example:4433/kv", False, False, False),
+        ("moqt://127.0.0.1:4433/kv", False, False, False),
+    ],
+)
+def test_trust_by_address(
+    dialed: list[dict[str, Any]],
+    uri: str,
+    is_unverified: bool,
+    has_server_name: bool,
+    has_tokens: bool,
+) -> None:
+    """`insecure`: hosts that the application named. A server's name: home's host. Tokens: home's
+    host and port."""
+    dial = dialer(
+        HOME,
+        insecure=True,
+        server_name="inner.example",
+        tokens=[TOKEN],
+        request_tokens=[REQUEST_TOKEN],
+        trusted_hosts={"named.example"},
+    )
+    dial(MoqtUri.parse(uri))
+    (call,) = dialed
+    assert MoqtUri.parse(call["url"]).authority == MoqtUri.parse(uri).authority
+    assert call["insecure"] is is_unverified
+    assert call["server_name"] == ("inner.example" if has_server_name else None)
+    assert list(call["tokens"]) == ([TOKEN] if has_tokens else [])
+    assert list(call["request_tokens"]) == ([REQUEST_TOKEN] if has_tokens else [])
+
+
+def test_hosts_that_the_application_names_later_are_trusted_from_then_on(
+    dialed: list[dict[str, Any]],
+) -> None:
+    named: set[str] = set()
+    dial = dialer(HOME, insecure=True, trusted_hosts=named)
+    other = MoqtUri.parse("moqt://other.example/")
+    dial(other)
+    named.add("other.example")
+    dial(other)
+    assert [call["insecure"] for call in dialed] == [False, True]
+
+
+def test_whom_the_application_named_is_verified_unless_it_is_insecure(
+    dialed: list[dict[str, Any]],
+) -> None:
+    dial = dialer(HOME, trusted_hosts=["named.example"])
+    dial(HOME)
+    dial(MoqtUri.parse("moqt://named.example/"))
+    assert [call["insecure"] for call in dialed] == [False, False]
+
+
+def test_the_first_session_has_its_own_timeout(dialed: list[dict[str, Any]]) -> None:
+    config = moqt.TransportConfig(handshake_timeout_s=7.0, idle_timeout_s=9.0)
+    dial = dialer(HOME, transport_config=config, later_timeout_s=2.0)
+    for _ in range(3):
+        dial(HOME)
+    assert [call["transport_config"].handshake_timeout_s for call in dialed] == [7.0, 2.0, 2.0]
+    assert {call["transport_config"].idle_timeout_s for call in dialed} == {9.0}
+    dialed.clear()
+    dial = dialer(HOME, transport_config=config)
+    dial(HOME)
+    dial(HOME)
+    assert [call["transport_config"] for call in dialed] == [config, config]
+    with pytest.raises(ValueError, match="handshake_timeout_s is 0"):
+        dialer(HOME, later_timeout_s=0)
+
+
+async def test_tokens_are_shown_to_home_alone(certificate: CertificatePair) -> None:
+    seen: list[tuple[moqt.AuthToken, ...]] = []
+
+    class Seeing(KnownTokens):
+        def judge_session(self, access: SessionAccess) -> Allowed | Denied:
+            seen.append(access.tokens)
+            return Allowed()
+
+    async with moqt.serve(
+        "127.0.0.1",
+        0,
+        certificate=certificate.certificate,
+        private_key=certificate.private_key,
+        transport_config=QUICK,
+        token_policy=Seeing([]),
+    ) as server:
+        dial = dialer(
+            MoqtUri.parse(url(server)),
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            tokens=[TOKEN],
+        )
+        for address in (url(server), f"moqt://localhost:{server.port}/", url(server) + "other"):
+            async with dial(MoqtUri.parse(address)):
+                pass
+    assert seen == [(TOKEN,), (), (TOKEN,)]
+
+
+async def test_an_unverified_home_does_not_make_others_unverified(
+    certificate: CertificatePair,
+) -> None:
+    """The same server by the name that the application gave, and by one that it did not."""
+    async with serving(certificate) as server:
+        named: set[str] = set()
+        dial = dialer(
+            MoqtUri.parse(url(server)),
+            insecure=True,
+            transport_config=QUICK,
+            trusted_hosts=named,
+        )
+        other = MoqtUri.parse(f"moqt://localhost:{server.port}/")
+        with pytest.warns(moqt.InsecureConnectionWarning):
+            async with dial(MoqtUri.parse(url(server))):
+                pass
+        with pytest.raises(errors.ConnectFailed, match="not trusted"):
+            async with dial(other):
+                pytest.fail("connected")
+        named.add("localhost")
+        with pytest.warns(moqt.InsecureConnectionWarning):
+            async with asyncio.timeout(10), dial(other):
+                pass
