@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from interop.harness.cases import Direction, PeerLimit, Registry
 from interop.harness.ours import url_of
 from interop.harness.tap import failure
-from kvcs.interop_client.cases import CASES as TESTS
+from kvcs.interop_client.main import CASES as TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

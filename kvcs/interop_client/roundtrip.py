@@ -17,7 +17,9 @@ from kvcs import (
     ProducerConfig,
     Scope,
 )
-from kvcs.interop_client.case import CaseFailed, Stage
+from kvcs.errors import KvcsError
+from moqt.session.quirks import closes_for_binary_names
+from moqt.tools.relay_test.case import CaseFailed, Stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,9 +39,6 @@ RECOVERY_S = 2.0
 OVERTAKEN_S = 0.5
 """A relay that drops older Groups is found out sooner than by default: all is published at once."""
 
-TEXT_ONLY = ("moq-rs", "moq-lite", "moq-native")
-"""How implementations begin their name that close a session for a namespace field not in UTF-8."""
-
 
 def _layer(layer: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     numbers = np.random.default_rng(layer).standard_normal((2, len(TOKENS), 2, 32))
@@ -49,12 +48,19 @@ def _layer(layer: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
 
 def namespace_form(implementation: str | None) -> NamespaceForm:
     """Return how fields are written for a relay of this MOQT_IMPLEMENTATION."""
-    is_text_only = implementation is not None and implementation.startswith(TEXT_ONLY)
+    is_text_only = closes_for_binary_names(implementation)
     return NamespaceForm.HEX if is_text_only else NamespaceForm.BINARY
 
 
 async def kvcs_roundtrip(stage: Stage) -> None:
     """A producer publishes a cache of four layers, a consumer finds it and gets every bit."""
+    try:
+        await _roundtrip(stage)
+    except KvcsError as error:
+        raise stage.failed(str(error)) from error
+
+
+async def _roundtrip(stage: Stage) -> None:
     async with stage.connect("probe") as session:
         options = session.peer_options
         form = namespace_form(None if options is None else options.implementation)

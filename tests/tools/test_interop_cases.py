@@ -12,13 +12,13 @@ import pytest
 
 import moqt
 from kvcs.interop_client import roundtrip
-from kvcs.interop_client.case import Case, CaseFailed, Stage, Target
-from kvcs.interop_client.cases import CASES, select
-from kvcs.interop_client.content import Received, locations, new_namespace, payload
-from kvcs.interop_client.run import run_cases
-from kvcs.interop_client.tap import TapWriter
+from kvcs.interop_client.main import CASES
 from kvcs.names import NamespaceForm
 from moqt.events import ObjectReceived
+from moqt.tools.relay_test.case import Case, CaseFailed, Stage, Target
+from moqt.tools.relay_test.content import Received, locations, new_namespace, payload
+from moqt.tools.relay_test.run import run_cases
+from moqt.tools.relay_test.tap import TapWriter
 from tests.tools.eager_relay import EagerRelay, relaying
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ AMPLE_S = 60.0
 """The limit of tests that are to pass, on a machine however busy."""
 
 
+def select(name: str) -> Case:
+    (found,) = (case for case in CASES if case.name == name)
+    return found
+
+
 async def run(
     url: str, *cases: Case, limit_s: float | None = None, verbose: bool = False
 ) -> tuple[bool, str]:
@@ -53,7 +58,7 @@ async def run(
 
 async def diagnosis(url: str, name: str, limit_s: float | None = None) -> dict[str, str]:
     """Run one test that must fail, and return its diagnostics."""
-    passed, text = await run(url, *select(name), limit_s=limit_s)
+    passed, text = await run(url, select(name), limit_s=limit_s)
     assert not passed
     assert text.startswith(f"not ok 1 - {name}\n  ---\n")
     return dict(re.findall(r"^  (\w+): (.*)$", text, re.MULTILINE))
@@ -73,8 +78,8 @@ async def test_connections_leave_qlogs_when_asked_for(
     out = io.StringIO()
     async with relaying(certificate) as relay:
         target = Target(relay.url, True, tmp_path)
-        cases = select("announce-subscribe")
-        assert await run_cases(cases, target, TapWriter(out), verbose=False)
+        case = select("announce-subscribe")
+        assert await run_cases([case], target, TapWriter(out), verbose=False)
     ids = re.findall(r'connection_id: "(\w+)"', out.getvalue())
     expected = sorted(f"{connection_id}_client.qlog" for connection_id in ids)
     assert sorted(os.listdir(tmp_path)) == expected
@@ -82,7 +87,7 @@ async def test_connections_leave_qlogs_when_asked_for(
 
 async def test_connections_are_reported_by_their_roles(certificate: CertificatePair) -> None:
     async with relaying(certificate) as relay:
-        _, text = await run(relay.url, *select("setup-only"), *select("announce-subscribe"))
+        _, text = await run(relay.url, select("setup-only"), select("announce-subscribe"))
     ids = dict(re.findall(r'^  (\w*connection_id): "([0-9a-f]{16})"$', text, re.MULTILINE))
     assert list(ids) == ["connection_id", "publisher_connection_id", "subscriber_connection_id"]
     assert len(set(ids.values())) == 3
@@ -90,8 +95,8 @@ async def test_connections_are_reported_by_their_roles(certificate: CertificateP
 
 async def test_steps_are_comments_when_asked_for(certificate: CertificatePair) -> None:
     async with relaying(certificate) as relay:
-        _, quiet = await run(relay.url, *select("announce-only"))
-        _, verbose = await run(relay.url, *select("announce-only"), verbose=True)
+        _, quiet = await run(relay.url, select("announce-only"))
+        _, verbose = await run(relay.url, select("announce-only"), verbose=True)
     assert "#" not in quiet
     assert "waiting for REQUEST_OK to PUBLISH_NAMESPACE\n" in verbose
     assert verbose.index("# announce-only:") < verbose.index("ok 1 - announce-only")
@@ -204,7 +209,7 @@ async def test_a_relay_that_was_reached_is_not_given_up(certificate: Certificate
                 raise AssertionError("nobody is there")
 
         case = Case("leave", 5.0, leave)
-        _, text = await run(relay.url, case, *select("setup-only"))
+        _, text = await run(relay.url, case, select("setup-only"))
     assert "not ok 1 - leave" in text
     assert "ok 2 - setup-only" in text
     assert "Bail out!" not in text

@@ -9,12 +9,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kvcs.interop_client.cases import CASES
-from kvcs.interop_client.main import Settings, main, read_settings, run
-from kvcs.interop_client.tap import TapWriter
+from kvcs.interop_client.main import CASES, run
+from moqt.tools.relay_test import cases
+from moqt.tools.relay_test.main import Settings, main, read_settings
+from moqt.tools.relay_test.tap import TapWriter
+
+if TYPE_CHECKING:
+    from moqt.tools.relay_test.case import Case
 
 VARIABLES = ("RELAY_URL", "TESTCASE", "TLS_DISABLE_VERIFY", "VERBOSE", "QLOG_DIR")
 
@@ -101,7 +106,7 @@ def test_switches_are_set_by_one_alone(value: str) -> None:
 
 
 def test_list_is_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-l"]) == 0
+    assert main(CASES, ["-l"]) == 0
     assert capsys.readouterr().out.splitlines() == [case.name for case in CASES]
     assert [case.name for case in CASES][:6] == [
         "setup-only",
@@ -117,18 +122,18 @@ def test_an_unknown_test_is_not_supported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TESTCASE", "moq-over-pigeons")
-    assert main([]) == 127
+    assert main(CASES, []) == 127
     out = capsys.readouterr().out
     assert "1..1\nok 1 - moq-over-pigeons # SKIP " in out
 
 
 def test_webtransport_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--relay", "https://localhost:4443"]) == 127
+    assert main(CASES, ["--relay", "https://localhost:4443"]) == 127
     assert "\n1..0 # SKIP no WebTransport" in capsys.readouterr().out
 
 
 def test_what_is_no_address_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--relay", "localhost:4443"]) == 1
+    assert main(CASES, ["--relay", "localhost:4443"]) == 1
     assert capsys.readouterr().out.endswith(
         "Bail out! not an address: expected moqt://host[:port][/path]\n"
     )
@@ -136,20 +141,25 @@ def test_what_is_no_address_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_wrong_argument_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--speed"])
+        main(CASES, ["--speed"])
     assert ended.value.code == 2
     assert "unrecognized arguments: --speed" in capsys.readouterr().err
 
 
-def test_the_module_runs_as_a_program() -> None:
+@pytest.mark.parametrize(
+    ("module", "tests"),
+    [("kvcs.interop_client", CASES), ("moqt.tools.relay_test", cases.CASES)],
+    ids=["with kvcs", "moqt alone"],
+)
+def test_the_modules_run_as_programs(module: str, tests: tuple[Case, ...]) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "kvcs.interop_client", "--list"],
+        [sys.executable, "-m", module, "--list"],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    assert result.stdout.split()[0] == "setup-only"
+    assert result.stdout.split() == [case.name for case in tests]
 
 
 def test_the_package_declares_the_program() -> None:

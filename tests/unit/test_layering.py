@@ -61,7 +61,6 @@ ASYNCIO_USERS = (
     "kvcs.publisher",
     "kvcs.consumer",
     "kvcs.blocking*",
-    "kvcs.interop_client*",
     "kvcs.cli*",
     "kvcs.integrations*",
 )

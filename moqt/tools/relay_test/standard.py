@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import moqt
-from kvcs.interop_client.case import CaseFailed, Stage
 from moqt import errors
+from moqt.tools.relay_test.case import CaseFailed, Stage
 
 __all__ = [
     "announce_only",

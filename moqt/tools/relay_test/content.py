@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import moqt
-from kvcs.interop_client.case import CaseFailed
 from moqt.events import ObjectReceived
+from moqt.tools.relay_test.case import CaseFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

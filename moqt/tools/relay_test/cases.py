@@ -1,11 +1,11 @@
-"""All tests, in the order they are run."""
+"""The tests that need nothing but MOQT, in the order they are run."""
 
 from __future__ import annotations
 
-from kvcs.interop_client import delivery, roundtrip, standard
-from kvcs.interop_client.case import Case
+from moqt.tools.relay_test import delivery, standard
+from moqt.tools.relay_test.case import Case
 
-__all__ = ["CASES", "select"]
+__all__ = ["CASES"]
 
 CASES = (
     # The runner's own, with its time limits: of two connections it gives 3 s or a little more; of
@@ -21,10 +21,4 @@ CASES = (
     Case("fill-exactly-once", 5.0, delivery.fill_exactly_once),
     Case("namespace-discovery", 5.0, delivery.namespace_discovery),
     Case("objectid-filter", 5.0, delivery.objectid_filter),
-    Case("kvcs-roundtrip", 15.0, roundtrip.kvcs_roundtrip),
 )
-
-
-def select(name: str | None) -> tuple[Case, ...]:
-    """Return the test of this name, all for None; nothing when there is none of this name."""
-    return CASES if name is None else tuple(case for case in CASES if case.name == name)

@@ -66,6 +66,12 @@ class Stage:
         self.expected, self.meaning, self.progress = expected, meaning, progress
         self.note(f"waiting for {expected}")
 
+    def failed(self, received: str) -> CaseFailed:
+        """Return the failure that came of what the test waits for now."""
+        if self.progress is not None:
+            received = f"{received} ({self.progress()})"
+        return CaseFailed(expected=self.expected, received=received, message=self.meaning)
+
     def note(self, text: str) -> None:
         """Leave a comment, shown with --verbose."""
         self.notes.append(f"{(time.monotonic() - self.started_at) * 1000:.0f} ms: {text}")

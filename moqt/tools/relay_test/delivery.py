@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import moqt
-from kvcs.interop_client.case import CaseFailed, Stage
-from kvcs.interop_client.content import (
+from moqt.events import FillEnded, NamespaceFound, NamespaceGone
+from moqt.tools.relay_test.case import CaseFailed, Stage
+from moqt.tools.relay_test.content import (
     GROUPS,
     OBJECTS,
     Received,
@@ -17,8 +18,7 @@ from kvcs.interop_client.content import (
     payload,
     write_group,
 )
-from kvcs.interop_client.standard import OK_TO_NAMESPACE
-from moqt.events import FillEnded, NamespaceFound, NamespaceGone
+from moqt.tools.relay_test.standard import OK_TO_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

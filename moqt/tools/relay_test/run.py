@@ -6,15 +6,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from kvcs.errors import KvcsError
-from kvcs.interop_client.case import CLIENT, CaseFailed, Stage, describe
 from moqt.errors import ConnectFailed, MoqtError
+from moqt.tools.relay_test.case import CLIENT, CaseFailed, Stage, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvcs.interop_client.case import Case, Target
-    from kvcs.interop_client.tap import TapWriter
+    from moqt.tools.relay_test.case import Case, Target
+    from moqt.tools.relay_test.tap import TapWriter
 
 __all__ = ["run_cases"]
 
@@ -59,18 +58,10 @@ async def _run_case(case: Case, stage: Stage) -> CaseFailed | None:
     except ConnectFailed as error:
         return CaseFailed(expected=stage.expected, received=error.reason, message=str(error))
     except MoqtError as error:
-        return _failed(stage, describe(error))
-    except KvcsError as error:
-        return _failed(stage, str(error))
+        return stage.failed(describe(error))
     except TimeoutError:
-        return _failed(stage, f"nothing more within {case.timeout_s:g} s")
+        return stage.failed(f"nothing more within {case.timeout_s:g} s")
     return None
-
-
-def _failed(stage: Stage, received: str) -> CaseFailed:
-    if stage.progress is not None:
-        received = f"{received} ({stage.progress()})"
-    return CaseFailed(expected=stage.expected, received=received, message=stage.meaning)
 
 
 def _report(
