@@ -12,10 +12,8 @@ from moqt.codes import (
 )
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
-from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.moving import ServedRequest
-from moqt.session.own_request import OwnRequest
-from moqt.session.quirks import fetches_beside_subscription
+from moqt.session.publication import Publication
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch
 from moqt.session.served_subscription import ServedSubscription
@@ -28,7 +26,6 @@ from moqt.wire.messages import (
     Publish,
     RequestError,
     RequestOk,
-    RequestUpdate,
     SubscribeOk,
 )
 from moqt.wire.params import NO_PARAMETERS, Parameters
@@ -42,15 +39,13 @@ if TYPE_CHECKING:
     from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.directory import TrackDirectory
-    from moqt.session.events import RequestRejected
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.source import TrackSource
-    from moqt.session.timers import Timer
     from moqt.types import FullTrackName
     from moqt.wire.filters import LocationRange
-    from moqt.wire.messages import Fetch, Message, Subscribe, TrackStatus
+    from moqt.wire.messages import Fetch, Subscribe, TrackStatus
 
-__all__ = ["Publication", "Publisher"]
+__all__ = ["Publisher"]
 
 
 class Publisher:
@@ -73,8 +68,6 @@ class Publisher:
         self._offered: dict[TrackSource, ServedSubscription] = {}
         """The newest offer of each track that is open."""
         self._noted: dict[ServedSubscription, None] = {}
-        self._lingering: dict[ServedSubscription, Timer | None] = {}
-        """Subscriptions whose track has ended and that are kept open a while; None: no more."""
         self._next_alias = 0
 
     # Queries
@@ -280,24 +273,6 @@ class Publisher:
         self._noted[subscription] = None
         self.context.wake()
 
-    def lingers(self, subscription: ServedSubscription) -> bool:
-        """Return whether PUBLISH_DONE of a track that has ended waits yet, see `quirks`.
-
-        Asked at the end and once more when `ended_linger_s` have passed.
-        """
-        clock = self.context.clock
-        if clock is None or not fetches_beside_subscription(self.context.peer_options):
-            return False
-
-        def end(later: float) -> None:
-            self._lingering[subscription] = None
-            subscription.end_if_complete()
-
-        if subscription not in self._lingering:
-            deadline = clock() + self.context.config.ended_linger_s
-            self._lingering[subscription] = self.context.timers.at(deadline, end)
-        return self._lingering[subscription] is not None
-
     def forget(self, served: ServedSubscription | ServedFetch) -> None:
         """It is over."""
         self._served.pop(served, None)
@@ -305,9 +280,6 @@ class Publisher:
             self._noted.pop(served, None)
             if self._offered.get(served.track) is served:
                 del self._offered[served.track]
-            timer = self._lingering.pop(served, None)
-            if timer is not None:
-                timer.cancel()
 
     def _new_alias(self) -> int:
         # Never used again, not even for the same track (MOQT-22 9.7): a subscriber can tell what
@@ -347,60 +319,6 @@ class Publisher:
         """Return False for a Connect URI from a client (MOQT-22 9.4)."""
         redirect = error.redirect
         return not (redirect and redirect.connect_uri and self.context.role is Role.CLIENT)
-
-
-class Publication(OwnRequest):
-    """A PUBLISH of ours: the request, beside the subscription that it offers."""
-
-    def __init__(self, context: SessionContext, subscription: ServedSubscription) -> None:
-        super().__init__(context)
-        self._subscription = subscription
-        self._is_peer_done = False
-        subscription.on_done = self._end_if_over
-
-    def on_accepted(self, message: Message, now: float) -> None:
-        """PUBLISH_OK."""
-        assert isinstance(message, RequestOk)  # by the transition table
-        self.context.emit(RequestAccepted(self.request_id, message.parameters.expires_ms))
-        self._subscription.accepted()
-
-    def on_more(self, message: Message, now: float) -> None:
-        """Take a REQUEST_UPDATE of the subscriber's."""
-        if isinstance(message, RequestUpdate):
-            self._subscription.on_message(self.stream, message, now)
-        else:
-            super().on_more(message, now)
-
-    def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
-        """End the subscription."""
-        self._subscription.refuse_update(stream, error, now)
-
-    def on_fin(self, now: float) -> None:
-        """The subscriber has taken note of PUBLISH_DONE, or will send no update before it."""
-        self._is_peer_done = True
-        if self._subscription.is_over:
-            self._end_if_over()
-
-    def _end_if_over(self) -> None:
-        if self._is_peer_done:
-            self.release()
-            self.context.emit(RequestEnded(self.request_id))
-
-    def on_ended(self, raw_code: int, now: float) -> None:
-        """The subscriber has enough."""
-        self._subscription.release(StreamResetCode.CANCELLED)
-        self.release()
-        self.context.emit(RequestEnded(self.request_id, StreamResetCode.from_wire(raw_code)))
-
-    def fail(self, event: RequestRejected) -> None:
-        """The offer was refused: no Object of it is sent any more."""
-        self._subscription.release(StreamResetCode.CANCELLED)
-        super().fail(event)
-
-    def cancel(self, code: StreamResetCode) -> None:
-        """End the offer or the subscription from our side, at once and without PUBLISH_DONE."""
-        self._subscription.release(StreamResetCode.CANCELLED)
-        super().cancel(code)
 
 
 def _refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moqt.wire.options import SetupOptions
 
-__all__ = ["fetches_beside_subscription"]
+__all__ = ["closes_for_binary_names", "fetches_beside_subscription"]
 
 MOQ_RS = "moq-lite-rs"
 """moq-rs 0.5.1 (moq-ffi 0.4.18)."""
+
+MOQ_RS_FAMILY = ("moq-rs", "moq-lite", "moq-native")
+"""How the names of all builds of moq-rs begin, the one above too."""
 
 
 def fetches_beside_subscription(options: SetupOptions | None) -> bool:
@@ -24,3 +27,11 @@ def fetches_beside_subscription(options: SetupOptions | None) -> bool:
     PUBLISH_DONE answers at once, as for a complete track, it gives up ("dropped").
     """
     return options is not None and options.implementation == MOQ_RS
+
+
+def closes_for_binary_names(implementation: str | None) -> bool:
+    """Return whether the peer closes the session for a namespace field that is not UTF-8.
+
+    Fields are octets in the draft (MOQT-22 2.4.1); moq-rs holds them as text.
+    """
+    return implementation is not None and implementation.startswith(MOQ_RS_FAMILY)

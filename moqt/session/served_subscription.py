@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.session.datagram_queue import DatagramQueue
 from moqt.session.endings import reset_code_for
+from moqt.session.linger import Linger
 from moqt.session.outbound import CursorState, FetchCursor, SubgroupCursor
 from moqt.session.scheduler import Flow
 from moqt.session.states import Phase
@@ -113,6 +114,7 @@ class ServedSubscription:
         """All cursors, those included that are about to be cut; the datagrams if any wait."""
         self._left: dict[StoredSubgroup, bool] = {}
         """Open Subgroups that get no stream any more; True: since the peer stopped it."""
+        self._linger = Linger(self._context, self.end_if_complete)
         self._is_behind = False
         self._owes_notify = False
         self._done: tuple[PublishDoneCode, str] | None = None
@@ -441,7 +443,7 @@ class ServedSubscription:
         """End with TRACK_ENDED when the track has ended and everything is sent."""
         if not self.track.is_ended or self.is_over or self._live or self._keeps_open:
             return
-        if not self._publisher.lingers(self):
+        if not self._linger.holds():
             self._finish(PublishDoneCode.TRACK_ENDED, "")
 
     def end(self, code: PublishDoneCode, reason: str) -> None:
@@ -464,6 +466,7 @@ class ServedSubscription:
     def _finish(self, code: PublishDoneCode, reason: str) -> None:
         self._done = code, reason
         self.is_over = True
+        self._linger.cancel()
         self.track.remove_listener(self)
         if self.stream.phase is not Phase.PENDING:
             self._say_done(code, reason)
@@ -480,6 +483,7 @@ class ServedSubscription:
     def release(self, code: StreamResetCode | None) -> None:
         """End without PUBLISH_DONE: reset what is open, with None touch no stream."""
         self.is_over = True
+        self._linger.cancel()
         self.track.remove_listener(self)
         self._close(code)
         self._publisher.forget(self)

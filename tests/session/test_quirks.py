@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from moqt.session.config import SessionConfig
+from moqt.session.quirks import MOQ_RS, closes_for_binary_names
 from moqt.wire.messages import PublishDone, SubscribeOk
 from moqt.wire.options import SetupOptions
 from tests.session.sending import Sending
@@ -48,3 +51,10 @@ def test_publish_done_waits_where_the_subscription_sees_the_track_end() -> None:
     assert len(sending.replies(stream)) == 1
     sending.advance(7.1)
     assert isinstance(sending.replies(stream)[-1], PublishDone)
+
+
+@pytest.mark.parametrize("implementation", [MOQ_RS, "moq-rs/0.5", "moq-native"])
+def test_who_closes_for_a_namespace_that_is_no_text(implementation: str) -> None:
+    assert closes_for_binary_names(implementation)
+    assert not closes_for_binary_names(f"other {implementation}")
+    assert not closes_for_binary_names(None)
