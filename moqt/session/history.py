@@ -152,7 +152,8 @@ class StoredGroup:
     def holds(self, object_id: int) -> bool:
         """Return whether an Object of this ID is retained."""
         return any(
-            (at := one.index_of(object_id)) < one.end_index
+            one.last_object_id >= object_id
+            and (at := one.index_of(object_id)) < one.end_index
             and one.objects[at - one.first_index].header.object_id == object_id
             for one in self.subgroups.values()
         )

@@ -56,13 +56,15 @@ class SubgroupWriter:
         change until the Object was evicted and sent. `properties` is an encoded list
         (`ObjectProperties.serialize`); the first Object of a Subgroup decides whether its stream
         has room for properties.
-        Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group,
-        for a closed Subgroup or track, or for properties that would make the track malformed;
+        Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group or
+        is in use in another Subgroup, for a closed Subgroup or track, or for properties that would make the track malformed;
         TypeError or ValueError for what is no contiguous buffer.
         """
         views = payload_views(payload)
         length = views[0].nbytes if len(views) == 1 else sum(view.nbytes for view in views)
         self._check(object_id)
+        if len(self._group.subgroups) > 1 and self._group.holds(object_id):
+            raise LocalProtocolError(f"{self}: Object {object_id} is in another Subgroup already")
         subgroup = self._subgroup
         if properties:
             self._check_properties(object_id, properties)

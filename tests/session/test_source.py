@@ -180,6 +180,21 @@ def test_end_of_track_is_a_status_object_in_a_group_of_its_own() -> None:
     assert track.largest == Location(1, 1)
 
 
+def test_an_object_id_is_used_in_one_subgroup_alone() -> None:
+    """A fetch has no way to say that there are two, and would end its session."""
+    track = TrackSource(NAME)
+    first, second = track.open_group(0), track.open_group(0, subgroup_id=1)
+    first.write(3, b"x")
+    with pytest.raises(LocalProtocolError, match="Object 3 is in another Subgroup already"):
+        second.write(3, b"y")
+    second.write(2, b"y")
+    track.write_datagram(0, 5, b"z")
+    with pytest.raises(LocalProtocolError, match="Object 5 is in another Subgroup already"):
+        first.write(5, b"x")
+    first.write(4, b"x")
+    assert walked(track, end=Location(0, 5)) == [(0, 2), (0, 3), (0, 4), (0, 5)]
+
+
 def test_no_end_of_track_where_no_group_can_be() -> None:
     """What no message can say is refused here, and not when a session sends it."""
     track = TrackSource(NAME)
