@@ -57,8 +57,8 @@ class SubgroupWriter:
         (`ObjectProperties.serialize`); the first Object of a Subgroup decides whether its stream
         has room for properties.
         Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group or
-        is in use in another Subgroup, for a closed Subgroup or track, or for properties that would make the track malformed;
-        TypeError or ValueError for what is no contiguous buffer.
+        is in use in another Subgroup, for a closed Subgroup or track, or for properties that would
+        make the track malformed; TypeError or ValueError for what is no contiguous buffer.
         """
         views = payload_views(payload)
         length = views[0].nbytes if len(views) == 1 else sum(view.nbytes for view in views)
