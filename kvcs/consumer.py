@@ -427,10 +427,10 @@ class Consumer:
                 raise
 
         name = FullTrackName(namespace, MANIFEST)
-        place, target, (manifests, manifest) = await follow(
+        visit, target, (manifests, manifest) = await follow(
             self._sessions, place, name, attempt, what=f"manifest of {namespace}"
         )
-        return Feed(place, target.namespace, manifests, manifest, url)
+        return Feed(visit, target.namespace, manifests, manifest, url)
 
     def __repr__(self) -> str:
         return f"<Consumer scope_id={self.scope_id.hex()} retrievals={len(self._retrievals)}>"
@@ -474,7 +474,7 @@ class _Network:
 
     async def next_feed(self, feed: Feed, uri: str = "") -> Feed:
         """Return the same publication at `uri`, or at the session that follows that of `feed`."""
-        place = feed.place
+        place = feed.visit.place
         if uri:
             sessions = self._consumer._sessions
             place = await sessions.at(sessions.target(place, uri))
@@ -486,10 +486,8 @@ class _Network:
         """Return where a REDIRECT of one of the tracks of `feed` leads."""
         assert error.redirect_name is not None
         sessions = self._consumer._sessions
-        place = await sessions.at(sessions.target(feed.place, error.redirect_uri or ""))
-        if place is not feed.place and place not in feed.elsewhere and not feed.is_closed:
-            feed.elsewhere[place] = None
-            place.enter()
+        place = await sessions.at(sessions.target(feed.visit.place, error.redirect_uri or ""))
+        feed.stay(place.visit())
         return place.session, error.redirect_name
 
     def others(self) -> Iterable[Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest, SegmentEntry
     from kvcs.manifest_feed import ManifestFeed
     from kvcs.recovery import Source
-    from moqt.asyncio.following import Place
+    from moqt.asyncio.following import Visit
     from moqt.asyncio.session import MoqtSession
     from moqt.errors import RequestRejected
     from moqt.types import FullTrackName, TrackNamespace
@@ -30,14 +31,13 @@ __all__ = ["Feed", "Network", "choose_tracks"]
 class Feed:
     """One publication at one session, with a first manifest that holds."""
 
-    place: Place
+    visit: Visit
+    """Its stay at a session, which ends with it."""
     namespace: TrackNamespace
     manifests: ManifestFeed
     manifest: Manifest
     url: str | None = None
     """Where it was looked for first; None: at the consumer's own endpoint."""
-    elsewhere: dict[Place, None] = field(default_factory=dict)
-    """Sessions that redirects of single tracks led to."""
     tracks: set[int] = field(default_factory=set)
     """Tracks asked for here."""
     is_followed: bool = False
@@ -47,21 +47,33 @@ class Feed:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """What takes from it by itself."""
     is_closed: bool = False
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+
+    def __post_init__(self) -> None:
+        self._stack.push_async_exit(self.visit)
+        self._stack.push_async_exit(self.manifests)
 
     @property
     def session(self) -> MoqtSession:
         """The session that it is at."""
-        return self.place.session
+        return self.visit.session
 
     @property
     def is_left(self) -> bool:
         """Whether its session is over, or its peer asked to leave it."""
-        return self.place.is_left
+        return self.visit.place.is_left
 
     @property
     def is_alive(self) -> bool:
         """Whether anything may still come by itself."""
         return not self.session.is_closed and (self.is_followed or self.running > 0)
+
+    def stay(self, visit: Visit) -> None:
+        """Stay at one more session, where a REDIRECT of a track led, until this is closed."""
+        if self.is_closed:
+            visit.leave()
+        else:
+            self._stack.push_async_exit(visit)
 
     async def end_tasks(self) -> None:
         """End what takes from it: what is held of the assembly is given back."""
@@ -72,14 +84,8 @@ class Feed:
 
     async def close(self) -> None:
         """Unsubscribe from the manifest, and leave the session. Harmless twice."""
-        if self.is_closed:
-            return
         self.is_closed = True
-        try:
-            await self.manifests.__aexit__(None, None, None)
-        finally:
-            for place in (self.place, *self.elsewhere):
-                place.leave()
+        await self._stack.aclose()
 
 
 class Network(Protocol):

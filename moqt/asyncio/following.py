@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from moqt import errors
 from moqt.asyncio.requests import Signal
@@ -20,11 +20,12 @@ from moqt.uri import MoqtUri
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
     from moqt.asyncio.session import MoqtSession
     from moqt.types import FullTrackName
 
-__all__ = ["FollowConfig", "Place", "Sessions", "follow"]
+__all__ = ["FollowConfig", "Place", "Sessions", "Visit", "follow"]
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +72,14 @@ class FollowConfig:
 
 
 class Place:
-    """One session, the address it was made for, and how many requests of ours are open there."""
+    """One session, the address it was made for, and whether anything of ours is open there."""
 
     def __init__(self, uri: MoqtUri, session: MoqtSession, stack: AsyncExitStack) -> None:
         self.uri = uri
         self.session = session
         self.stack = stack
-        self.users = 0
+        self.visits: set[Visit] = set()
+        """What is open there: it is not closed as unused meanwhile."""
         self.was_used = False
         self.unused_moves = 0
         """GOAWAYs in a row that led here from sessions on which nothing was asked for."""
@@ -90,15 +92,43 @@ class Place:
         """Whether no request is to be opened there any more (MOQT-22 9.2)."""
         return self.session.is_closed or self.session.goaway_received is not None
 
-    def enter(self) -> None:
-        """A request of ours is open there."""
-        self.users += 1
+    def visit(self) -> Visit:
+        """Return a visit that has begun: something of ours is open there until it is left."""
+        visit = Visit(self)
+        self.visits.add(visit)
         self.was_used = True
+        return visit
+
+
+class Visit:
+    """Something of ours that is open at a session. Leave it by `async with`, or by `leave`."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @property
+    def session(self) -> MoqtSession:
+        """The session that it is at."""
+        return self.place.session
 
     def leave(self) -> None:
-        """It is not any more."""
-        self.users -= 1
-        self.changed.fire()
+        """It is open there no more: the session may be closed. Harmless twice."""
+        self.place.visits.discard(self)
+        self.place.changed.fire()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave it."""
+        self.leave()
 
 
 class Sessions:
@@ -228,7 +258,7 @@ class Sessions:
         limit = self.config.max_sessions
         while self.count > limit:  # the one that is being made counts already
             home = _key(self._home)
-            idle = [p for key, p in self._places.items() if not p.users and key != home]
+            idle = [p for key, p in self._places.items() if not p.visits and key != home]
             if not idle:
                 raise errors.ResourceBusy(f"max_sessions is {limit}, and all are in use")
             await self._drop(idle[0])
@@ -238,7 +268,7 @@ class Sessions:
         goaway = await place.session.wait_goaway()
         is_home = _key(place.uri) == _key(self._home)
         is_worth_it = is_home and place.unused_moves < self.config.max_moves
-        if goaway is not None and (is_worth_it or place.users):
+        if goaway is not None and (is_worth_it or place.visits):
             try:
                 following = await self.usable(place)
                 if is_home:
@@ -249,7 +279,7 @@ class Sessions:
         if self._places.get(_key(place.uri)) is place:
             del self._places[_key(place.uri)]
             self._leaving[place] = None
-        while place.users:  # whoever uses a session that is over leaves it, too
+        while place.visits:  # whoever uses a session that is over leaves it, too
             await place.changed.wait()
         await self._drop(place)
 
@@ -293,13 +323,13 @@ async def follow(
     attempt: Callable[[MoqtSession, FullTrackName], Awaitable[ResultT]],
     *,
     what: str,
-) -> tuple[Place, FullTrackName, ResultT]:
+) -> tuple[Visit, FullTrackName, ResultT]:
     """Open a request wherever it is to be had; return where that is, its target, what it gave.
 
     `attempt` opens it at a session and returns once it is accepted; it leaves nothing when it
     fails. REDIRECTs are followed, a Retry Interval is waited for and the request repeated as sent,
-    a request that meets a GOAWAY goes to the next session. `start` None: home. The place is
-    entered: the caller leaves it when the request is over.
+    a request that meets a GOAWAY goes to the next session. `start` None: home. The caller
+    leaves the visit when the request is over.
     Raises: RequestRejected when nothing more is to be tried, FollowFailed for a circle or too long
     a way, TimedOut after `follow_timeout_s`, and as `Sessions.at`. Cancelled: nothing is left.
     Source: MOQT-22 9.2, 9.4, 12.3.
@@ -316,11 +346,13 @@ async def follow(
                 place = await (sessions.home() if place is None else sessions.usable(place))
                 if not way:
                     way.append(_step(place, target))
-                place.enter()
                 try:
-                    return place, target, await attempt(place.session, target)
+                    async with AsyncExitStack() as stack:
+                        visit = await stack.enter_async_context(place.visit())
+                        result = await attempt(place.session, target)
+                        stack.pop_all()
+                        return visit, target, result
                 except errors.RequestRejected as error:
-                    place.leave()
                     if error.redirect_name is not None:
                         target = error.redirect_name
                         place = await sessions.at(sessions.target(place, error.redirect_uri or ""))
@@ -338,13 +370,9 @@ async def follow(
                         raise
                     await _pause(wait_s)
                 except (errors.SessionClosed, errors.SessionLeaving):
-                    place.leave()
                     retries += 1
                     if place.session.goaway_received is None or retries > config.max_retries:
                         raise
-                except BaseException:
-                    place.leave()
-                    raise
     except TimeoutError:
         raise errors.TimedOut(what, config.follow_timeout_s) from None
 

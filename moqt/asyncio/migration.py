@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from moqt.asyncio.following import Place, Sessions
+    from moqt.asyncio.following import Place, Sessions, Visit
     from moqt.asyncio.session import MoqtSession
     from moqt.session import events
     from moqt.session.sink import ObjectSink
@@ -38,25 +38,18 @@ ItemT = TypeVar("ItemT")
 class Leg(Generic[RequestT]):
     """The request at one session."""
 
-    place: Place
+    visit: Visit
     name: FullTrackName
     request: RequestT
     gate: Gate | None = None
     is_left: bool = False
     """Whether another leg follows."""
-    is_entered: bool = True
     is_filling: bool = False
     """Whether the fill that a move asked for is under way."""
     streams: dict[tuple[int, int], int] = field(default_factory=dict)
     """Subgroup streams that are open, by Group and Subgroup ID: the Request ID."""
     cut: dict[tuple[int, int], int] = field(default_factory=dict)
     """Those of the leg before that the move cut."""
-
-    def leave_place(self) -> None:
-        """Count it as open there no more. Harmless twice."""
-        if self.is_entered:
-            self.is_entered = False
-            self.place.leave()
 
 
 class Roaming(Generic[RequestT, ItemT]):
@@ -107,7 +100,7 @@ class Roaming(Generic[RequestT, ItemT]):
         finally:
             for leg in self._legs:
                 await leg.request.__aexit__(None, None, None)
-                leg.leave_place()
+                leg.visit.leave()
 
     def __aiter__(self) -> Self:
         return self
@@ -140,7 +133,7 @@ class Roaming(Generic[RequestT, ItemT]):
     @property
     def session(self) -> MoqtSession:
         """The session where it is open now, or was last."""
-        return self._newest.place.session
+        return self._newest.visit.session
 
     @property
     def moves(self) -> int:
@@ -182,7 +175,7 @@ class Roaming(Generic[RequestT, ItemT]):
                 in_a_row = in_a_row + 1 if is_fruitless and is_hasty else 1
                 before = self._progress()
                 if in_a_row > config.max_moves:
-                    way = tuple(str(leg.place.uri) for leg in self._legs)
+                    way = tuple(str(leg.visit.place.uri) for leg in self._legs)
                     reason = f"more than {config.max_moves} moves without an item"
                     raise errors.FollowFailed(reason, way)
                 await self._move(leg, goaway)
@@ -191,7 +184,7 @@ class Roaming(Generic[RequestT, ItemT]):
             await self._legs[-1].request.wait_over()  # it may go on to the end where it is
         finally:
             self._is_settled = True
-            self._legs[-1].leave_place()
+            self._legs[-1].visit.leave()
             self._signal.fire()
 
     async def _should_move(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> bool:
@@ -202,17 +195,19 @@ class Roaming(Generic[RequestT, ItemT]):
     async def _target(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> Place:
         """Return where a GOAWAY asks to go; for one request without a URI, nowhere else."""
         if goaway.request_id is not None and goaway.new_session_uri:
-            return await self._sessions.at(self._sessions.target(leg.place, goaway.new_session_uri))
-        return leg.place
+            return await self._sessions.at(
+                self._sessions.target(leg.visit.place, goaway.new_session_uri)
+            )
+        return leg.visit.place
 
     async def _move(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> None:
         """Open it at the next session, then cancel it at the old one (MOQT-22 9.2)."""
         place = await self._target(leg, goaway)
-        if not self._overlaps or (place is leg.place and not place.is_left):
+        if not self._overlaps or (place is leg.visit.place and not place.is_left):
             leg.request.leave()  # in the same session, or where twice would be once too many
         following = await self._open(place, leg.name, is_moved=True)
         leg.request.leave()
-        leg.leave_place()
+        leg.visit.leave()
         following.cut.update(leg.streams)
         self._legs.append(following)
         self._moves += 1

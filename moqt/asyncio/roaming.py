@@ -177,8 +177,8 @@ class Client:
             return await session.track_status(target, timeout_s=timeout_s)
 
         what = f"TRACK_STATUS {name}"
-        place, _, status = await follow(self._sessions, None, name, attempt, what=what)
-        place.leave()
+        visit, _, status = await follow(self._sessions, None, name, attempt, what=what)
+        visit.leave()
         return status
 
     def __repr__(self) -> str:

@@ -193,7 +193,7 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
             return await request.__aenter__()
 
         async with self._lock:
-            place, name, request = await follow(
+            visit, name, request = await follow(
                 self._sessions, start, name, attempt, what=self._what
             )
         if not is_moved:
@@ -205,7 +205,7 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
                 forward=self._order.forward,
             )
         is_filling = is_moved and self._order.forward
-        return Leg(place, name, request, gate, is_filling=is_filling, streams=streams)
+        return Leg(visit, name, request, gate, is_filling=is_filling, streams=streams)
 
     def _remainder(self) -> TrackOrder:
         """Return the request for all that may yet come."""
@@ -320,8 +320,8 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
             self._end = self._end or established
             return request
 
-        place, name, request = await follow(self._sessions, start, name, attempt, what=self._what)
-        return Leg(place, name, request, gate)
+        visit, name, request = await follow(self._sessions, start, name, attempt, what=self._what)
+        return Leg(visit, name, request, gate)
 
     def _is_ahead(self, location: Location) -> bool:
         """Return whether an item is behind all that have come, in the order asked for."""
@@ -416,12 +416,12 @@ class RoamingNamespaces(Roaming[NamespaceSubscription, NamespaceItem]):
             return await request.__aenter__()
 
         self._stop_settling()
-        place, name, request = await follow(self._sessions, start, name, attempt, what=self._what)
+        visit, name, request = await follow(self._sessions, start, name, attempt, what=self._what)
         if is_moved:
             self._settling = asyncio.get_running_loop().call_later(
                 self._sessions.config.namespace_settle_s, self._settle, request, reported
             )
-        return Leg(place, name, request)
+        return Leg(visit, name, request)
 
     def _settle(self, request: NamespaceSubscription, reported: set[TrackNamespace]) -> None:
         """What was known before the move and has not been reported again is gone."""

@@ -45,7 +45,7 @@ class Stage:
         try:
             await follow(cast("Sessions", self), place, NAME, attempt, what="a request")
         finally:
-            assert place.users == 0
+            assert not place.visits
 
 
 async def test_a_call_that_is_wrong_is_not_repeated() -> None:
