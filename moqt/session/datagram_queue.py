@@ -6,7 +6,7 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder
-from moqt.session.outbound import Cursor, CursorState
+from moqt.session.cursor import Cursor, CursorState
 from moqt.session.timeouts import NO_TIMEOUTS
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.session.context import SessionContext
+    from moqt.session.cursor import CursorOwner, Flow
     from moqt.session.history import StoredObject
-    from moqt.session.outbound import CursorOwner
-    from moqt.session.scheduler import Flow
     from moqt.session.timeouts import DeliveryTimeouts
     from moqt.types import ObjectHeader
 

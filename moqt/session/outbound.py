@@ -6,12 +6,12 @@ never tears an Object; everything else stays in the track.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from moqt.codes import GroupOrder, RangeStatus
+from moqt.session.cursor import Cursor, CursorOwner, CursorState
 from moqt.session.history import StoredObject
 from moqt.session.timeouts import NO_TIMEOUTS, smaller_ms
 from moqt.types import Location
@@ -21,45 +21,13 @@ from moqt.wire.subgroup_objects import SubgroupWriter
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
+    from moqt.session.cursor import Flow
     from moqt.session.history import StoredSubgroup
-    from moqt.session.scheduler import Flow
     from moqt.session.source import TrackSource
     from moqt.session.stats import SessionStats
     from moqt.wire.filters import LocationRange, RangeFilters
 
-__all__ = [
-    "Cursor",
-    "CursorOwner",
-    "CursorState",
-    "FetchCursor",
-    "StreamCursor",
-    "SubgroupCursor",
-]
-
-
-class CursorState(Enum):
-    """What a cursor has to do next."""
-
-    READY = "something to write"
-    IDLE = "nothing until its Subgroup grows"
-    FINISHED = "all is written: FIN"
-    CUT = "it ends although something is left out: reset"
-    BEHIND = "its next Object was evicted: reset"
-    LATE = "its next Object is older than OBJECT_DELIVERY_TIMEOUT: reset"
-
-
-class CursorOwner(Protocol):
-    """The request that a cursor writes for."""
-
-    @property
-    def subscriber_priority(self) -> int:
-        """0 to 255, lower is more urgent."""
-
-    def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
-        """The scheduler has let go of it: IDLE, or over. Called within `Scheduler.flush`."""
-
-    def stopped(self, cursor: Cursor) -> None:
-        """The peer sent STOP_SENDING for its stream, which is still open."""
+__all__ = ["FetchCursor", "StreamCursor", "SubgroupCursor"]
 
 
 class SubgroupOwner(CursorOwner, Protocol):
@@ -70,37 +38,6 @@ class SubgroupOwner(CursorOwner, Protocol):
 
     def cursor_expired(self, cursor: SubgroupCursor) -> None:
         """SUBGROUP_DELIVERY_TIMEOUT is over: reset the stream unless it is acknowledged."""
-
-
-class Cursor(ABC):
-    """What of one request is sent in one way: a data stream, or all its datagrams."""
-
-    __slots__ = ("flow", "is_dead", "is_open", "owner", "publisher_priority", "stream_id")
-
-    def __init__(self, flow: Flow, owner: CursorOwner) -> None:
-        self.flow = flow
-        self.owner = owner
-        self.stream_id: int | None = None
-        """None until the stream is open, and for datagrams."""
-        self.is_open = False
-        """Whether it needs no stream, or has one."""
-        self.publisher_priority = 0
-        self.is_dead = False
-        """Set by `Scheduler.discard`: it is never written again."""
-
-    @property
-    def urgency(self) -> tuple[int, int]:
-        """Subscriber Priority, then Publisher Priority; the smaller goes first (MOQT-22 5.1)."""
-        return self.owner.subscriber_priority, self.publisher_priority
-
-    @property
-    @abstractmethod
-    def order(self) -> tuple[int, int, int, int]:
-        """Where it stands among the cursors of its request that are as urgent."""
-
-    @abstractmethod
-    def prepare(self) -> CursorState:
-        """Find out what is next; READY means that there is something to hand over."""
 
 
 class StreamCursor(Cursor):

@@ -12,13 +12,13 @@ from moqt.codes import (
 )
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
+from moqt.session.deadlines import SubgroupDeadlines
 from moqt.session.moving import ServedRequest
 from moqt.session.publication import Publication
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch
 from moqt.session.served_subscription import ServedSubscription
 from moqt.session.subscription_state import SubscriptionState
-from moqt.session.timeouts import SubgroupDeadlines
 from moqt.types import Location
 from moqt.wire.filters import FilterRejected, LocationFilter, RangeFilters
 from moqt.wire.messages import (

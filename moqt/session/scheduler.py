@@ -13,61 +13,26 @@ need no stream: their queue can be written as long as few of them wait in QUIC.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codes import StreamResetCode
+from moqt.session.cursor import CursorState
 from moqt.session.datagram_queue import DatagramQueue
-from moqt.session.outbound import CursorState, StreamCursor
+from moqt.session.outbound import StreamCursor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moqt.session.context import SessionContext
-    from moqt.session.outbound import Cursor
+    from moqt.session.cursor import Cursor, Flow
 
-__all__ = ["Flow", "Scheduler"]
+__all__ = ["Scheduler"]
+
+_SWEEP_FROM: Final = 64
+"""Entries of a heap from which on those of flows that have nothing to write are dropped."""
 
 _Entry = tuple[int, int, int, int, "Flow"]
 """Urgency (two numbers), turn, ticket, flow. The ticket is unique, so flows are never compared."""
-
-
-class Flow:
-    """The cursors of one request that have something to write."""
-
-    __slots__ = ("has_stalled_entry", "is_stalled", "opened", "queued", "ticket", "unopened")
-
-    def __init__(self) -> None:
-        self.opened: list[Cursor] = []
-        """Those with a stream, and the datagrams; few."""
-        self.unopened: list[
-            tuple[tuple[int, int], tuple[int, int, int, int], int, StreamCursor]
-        ] = []
-        """A heap of those without one; as many as Groups wait."""
-        self.ticket = 0
-        """The entry that stands for this flow in one of the scheduler's heaps."""
-        self.queued: tuple[int, int] | None = None
-        """The urgency of its entry in the heap of flows that can be written."""
-        self.is_stalled = False
-        """Its unopened cursors wait for a place to open a stream."""
-        self.has_stalled_entry = False
-
-    def best(self, *, may_open: bool) -> Cursor | None:
-        """Return the cursor to write next; only those with a stream unless `may_open`."""
-        best = min(self.opened, key=lambda cursor: (cursor.urgency, cursor.order), default=None)
-        if may_open and self.unopened:
-            urgency, order, _, first = self.unopened[0]
-            if best is None or (urgency, order) < (best.urgency, best.order):
-                return first
-        return best
-
-    def rebuild(self) -> None:
-        """Drop dead cursors and take changed priorities in."""
-        self.unopened = [
-            (cursor.urgency, cursor.order, number, cursor)
-            for _, _, number, cursor in self.unopened
-            if not cursor.is_dead
-        ]
-        heapify(self.unopened)
 
 
 class Scheduler:
@@ -340,6 +305,6 @@ class Scheduler:
             flow.queued = None
             flow.is_stalled = False
         for heap in (self._ready, self._stalled):
-            if len(heap) > 64 and len(heap) > 2 * self._context.stats.open_requests:
+            if len(heap) > _SWEEP_FROM and len(heap) > 2 * self._context.stats.open_requests:
                 heap[:] = [e for e in heap if e[-1].opened or e[-1].unopened]
                 heapify(heap)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import StreamResetCode
+from moqt.session.cursor import CursorState, Flow
 from moqt.session.endings import reset_code_for
-from moqt.session.outbound import CursorState, FetchCursor
-from moqt.session.scheduler import Flow
+from moqt.session.outbound import FetchCursor
 from moqt.wire.messages import RequestOk, RequestUpdate
 from moqt.wire.params import Parameters
+from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from moqt.codes import GroupOrder
-    from moqt.session.outbound import Cursor
+    from moqt.session.cursor import Cursor
     from moqt.session.publisher import Publisher
     from moqt.session.requests import RequestStream
     from moqt.session.source import TrackSource
@@ -34,7 +35,7 @@ class ServedFetch:
         self.track = track
         self.flow = Flow()
         self.stream = stream
-        self.subscriber_priority = 128
+        self.subscriber_priority = DEFAULT_PRIORITY
         self._publisher = publisher
         self._cursor: FetchCursor | None = None
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
+from moqt.session.cursor import CursorState, Flow
 from moqt.session.datagram_queue import DatagramQueue
 from moqt.session.endings import reset_code_for
 from moqt.session.linger import Linger
-from moqt.session.outbound import CursorState, FetchCursor, SubgroupCursor
-from moqt.session.scheduler import Flow
+from moqt.session.outbound import FetchCursor, SubgroupCursor
 from moqt.session.states import Phase
 from moqt.session.timeouts import DeliveryTimeouts
 from moqt.wire.filters import FilterRejected
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.session.context import SessionContext
+    from moqt.session.cursor import Cursor
     from moqt.session.history import StoredObject, StoredSubgroup
-    from moqt.session.outbound import Cursor
     from moqt.session.publisher import Publisher
     from moqt.session.requests import RequestStream
     from moqt.session.source import TrackSource
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from moqt.wire.params import FillParameters
 
 __all__ = ["ServedSubscription"]
+
+_SWEEP_FROM: Final = 16
+"""Subgroups without a stream from which on those that were closed are forgotten."""
 
 
 class _Fill:
@@ -317,7 +320,7 @@ class ServedSubscription:
         if subgroup.is_closed:
             return
         self._left[subgroup] = stopped
-        if len(self._left) > 16:  # most of them are closed by now
+        if len(self._left) > _SWEEP_FROM:  # most of them are closed by now
             self._left = {s: stopped for s, stopped in self._left.items() if not s.is_closed}
 
     def cursor_left(self, cursor: Cursor, state: CursorState) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+__all__ = ["Timer", "Timers"]
+
+_SWEEP_FROM: Final = 64
+"""Cancelled timers from which on they are looked for: fewer cost less than a sweep."""
 
 
 @dataclass(slots=True, order=True)
@@ -71,7 +76,7 @@ class Timers:
     def forget_one(self) -> None:
         """Note a cancellation (called by `Timer.cancel`)."""
         self._cancelled += 1
-        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
+        if self._cancelled > _SWEEP_FROM and self._cancelled * 2 > len(self._heap):
             self._heap = [timer for timer in self._heap if timer.action is not None]
             heapify(self._heap)
             self._cancelled = 0
