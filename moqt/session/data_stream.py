@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from moqt.session.budget import ReadBudget
     from moqt.session.inbound import Inbound
     from moqt.session.timers import Timer
-    from moqt.types import ObjectHeader
-    from moqt.wire.object_reader import ObjectReader, Place, StreamFinished, StreamItem
+    from moqt.wire.object_reader import ObjectReader, StreamFinished, StreamItem
     from moqt.wire.streams import StreamHead
 
 __all__ = ["DataStream", "Feed"]
@@ -111,12 +110,9 @@ class DataStream:
         return self._reader.next_offset if self._reader is not None else 0
 
     @property
-    def unfinished(self) -> tuple[ObjectHeader, Place | None] | None:
-        """The Object that is not whole yet, and its place if it has one."""
-        reader = self._reader
-        if reader is None or reader.current is None:
-            return None
-        return reader.current, reader.current_place
+    def is_inside_object(self) -> bool:
+        """True while the payload of an Object has not come whole."""
+        return self._reader is not None and self._reader.current is not None
 
     # Inputs
 

@@ -133,19 +133,12 @@ class SubgroupFeed:
         self._owner.on_fault(reason, code)
 
     def hand_over(self, other: Subscription) -> bool:
-        """Go on for another subscription of the shared alias.
+        """Go on for another subscription of the shared alias; False in the middle of an Object.
 
-        False while an Object is under way to a place that belongs to one of them, or to memory that
-        the other has no room for.
+        Its memory is of the subscription that was there when it began, also before it was shared.
         """
-        unfinished = self._owner.delivery.streams[self._stream_id].unfinished
-        if unfinished is not None:
-            header, place = unfinished
-            if self._chosen or place is not None:
-                return False
-            if not other.delivery.budget.begin(header.payload_length):
-                return False
-            self.budget.drop_unfinished(header.payload_length)
+        if self._chosen or self._owner.delivery.streams[self._stream_id].is_inside_object:
+            return False
         stream = self._owner.delivery.streams.pop(self._stream_id)
         self._owner = other
         self.budget = other.delivery.budget

@@ -345,6 +345,25 @@ def test_streams_on_a_shared_alias_go_on_for_the_other() -> None:
     assert peer.transport.owed == 0
 
 
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_an_object_that_began_before_the_alias_was_shared(is_placed: bool) -> None:
+    """Its place goes back to the sink that gave it, and nobody else's account is charged."""
+    peer = ScriptedPeer()
+    sink = RecordingSink()
+    first = established(peer, sink=sink if is_placed else None)
+    stream = peer.open_uni()
+    peer.send_octets(stream, subgroup(0, [0])[:-3])
+    second = established(peer, stream_id=4)
+    peer.session.cancel(first, now=0.0)
+    assert stream in peer.transport.stops
+    assert len(sink.given_back) == is_placed
+    peer.send_octets(peer.open_uni(), subgroup(1, [0]), fin=True)
+    assert one(peer.take(ObjectReceived)).request_id == second
+    peer.session.cancel(second, now=0.0)
+    assert peer.session.stats.octets_unread == 0
+    assert peer.transport.owed == 0
+
+
 def test_datagrams_on_a_shared_alias() -> None:
     peer = ScriptedPeer()
     whole, part = shared(peer)
