@@ -24,7 +24,7 @@ DATA_SUBGROUP_ID = 0
 """All Objects of a Group are in this Subgroup (KVCS 3.3)."""
 
 MANIFEST_PRIORITY = 0
-"""Publisher Priority of the manifest track (KVCS 3.4)."""
+"""Publisher Priority of the manifest track (KVCS 3.4); a consumer asks for it with the same."""
 
 
 def group_id_of(layer: int) -> int:

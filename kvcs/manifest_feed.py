@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 from kvcs.errors import ManifestInvalid, PublicationGone
+from kvcs.geometry import MANIFEST_PRIORITY
 from kvcs.manifest import Manifest, check_successor
 from kvcs.names import MANIFEST, MANIFEST_COSE
 from kvcs.retrieval import manifest_fill
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from moqt.types import TrackNamespace
 
 __all__ = ["ManifestFeed"]
-
-MANIFEST_PRIORITY = 0
-"""Subscriber Priority: manifests before everything else."""
 
 MAX_RENEWALS = 8
 """How often in a row the track is subscribed to again without getting a newer version."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.namespaces import (
         AcceptedNamespace,
         NamespaceItem,
+        NamespaceListing,
         NamespacePublication,
         NamespaceSubscription,
         Offer,
@@ -101,6 +102,7 @@ __all__ = [
     "MoqtSession",
     "MoqtUri",
     "NamespaceItem",
+    "NamespaceListing",
     "NamespacePublication",
     "NamespaceSubscription",
     "Object",
@@ -172,6 +174,7 @@ _HOMES = {
     "MoqtSession": "moqt.asyncio.session",
     "MoqtUri": "moqt.uri",
     "NamespaceItem": "moqt.asyncio.namespaces",
+    "NamespaceListing": "moqt.asyncio.namespaces",
     "NamespacePublication": "moqt.asyncio.namespaces",
     "NamespaceSubscription": "moqt.asyncio.namespaces",
     "ObjectSink": "moqt.session.sink",

@@ -12,6 +12,7 @@ import typer
 from kvcs import errors
 from moqt.codes import RequestErrorCode
 from moqt.errors import ConnectFailed, MoqtError, NotSupported, RequestRejected, SessionClosed
+from moqt.tools.pipes import READER_GONE
 
 __all__ = ["CommandError", "ExitCode", "Failure", "explain"]
 
@@ -36,7 +37,7 @@ class ExitCode(IntEnum):
     """A file cannot be read or written, or exists and --force was not given."""
     INTERRUPTED = 130
     """Ctrl-C: 128 + SIGINT."""
-    BROKEN_PIPE = 141
+    BROKEN_PIPE = READER_GONE
     """Whoever read the output went away: 128 + SIGPIPE."""
     TERMINATED = 143
     """128 + SIGTERM."""

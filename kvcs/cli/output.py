@@ -7,7 +7,6 @@ so that no publication can move the reader's cursor or colour the terminal.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvcs.cli.exits import CommandError, ExitCode
+from moqt.tools.pipes import drop_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,8 +62,7 @@ class Output:
                 print(line)
             sys.stdout.flush()
         except BrokenPipeError as error:
-            # The interpreter flushes once more at exit: let that go nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()
             raise CommandError(ExitCode.BROKEN_PIPE, "the output was closed") from error
 
     def note(self, text: str) -> None:

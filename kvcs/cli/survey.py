@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from kvcs.errors import InvalidName, KvcsError
 from kvcs.manifest_feed import ManifestFeed
 from kvcs.names import PROFILE, PublicationName, scope_prefix
 from moqt.errors import MoqtError
-from moqt.events import NamespaceFound
 from moqt.types import TrackNamespace
 
 if TYPE_CHECKING:
@@ -49,25 +47,9 @@ async def survey(
     """
     form = config.namespace_form
     prefix = TrackNamespace((PROFILE,)) if scope is None else scope_prefix(scope.scope_id, form)
-    namespaces = await _list(session, prefix, config, listen_s)
-    return [await _look(session, namespace, trust, config) for namespace in namespaces]
-
-
-async def _list(
-    session: MoqtSession, prefix: TrackNamespace, config: ConsumerConfig, listen_s: float
-) -> list[TrackNamespace]:
-    found: dict[TrackNamespace, None] = {}
     async with session.subscribe_namespace(prefix) as subscription:
-        try:
-            async with asyncio.timeout(listen_s):
-                async for item in subscription:
-                    if not isinstance(item, NamespaceFound):
-                        found.pop(item.namespace, None)
-                    elif len(found) < config.max_publications:
-                        found[item.namespace] = None
-        except TimeoutError:
-            pass
-    return list(found)
+        found = await subscription.listing(listen_s=listen_s, limit=config.max_publications)
+    return [await _look(session, namespace, trust, config) for namespace in found.namespaces]
 
 
 async def _look(

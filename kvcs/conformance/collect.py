@@ -81,18 +81,9 @@ async def find(
     session: MoqtSession, prefix: TrackNamespace, limits: Limits
 ) -> tuple[TrackNamespace, ...]:
     """Return the namespaces under a prefix, `max_publications` at most. Raises: MoqtError."""
-    found: dict[TrackNamespace, None] = {}
-    async with session.subscribe_namespace(prefix, timeout_s=limits.answer_s) as listed:
-        try:
-            async with asyncio.timeout(limits.listen_s):
-                async for item in listed:
-                    if not isinstance(item, NamespaceFound):
-                        found.pop(item.namespace, None)
-                    elif len(found) < limits.max_publications:
-                        found[item.namespace] = None
-        except TimeoutError:
-            pass
-    return tuple(found)
+    async with session.subscribe_namespace(prefix, timeout_s=limits.answer_s) as subscription:
+        found = await subscription.listing(listen_s=limits.listen_s, limit=limits.max_publications)
+    return found.namespaces
 
 
 async def collect(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moqt.asyncio.requests import ItemStream, Request, Signal
@@ -55,6 +59,14 @@ def sessions_to_ask(
     return advertisers or all_sessions
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceListing:
+    """The namespaces that there were. `first_at`: when the first came, of `time.monotonic`."""
+
+    namespaces: tuple[TrackNamespace, ...]
+    first_at: float | None
+
+
 class NamespaceSubscription(ItemStream[NamespaceItem]):
     """SUBSCRIBE_NAMESPACE: which namespaces there are under a prefix, now and later.
 
@@ -68,6 +80,29 @@ class NamespaceSubscription(ItemStream[NamespaceItem]):
     ) -> None:
         super().__init__(session, what, timeout_s)
         self._send_command = command
+
+    async def listing(
+        self, *, listen_s: float, limit: int, settle_s: float | None = None
+    ) -> NamespaceListing:
+        """Return the namespaces that there are now; those that are gone meanwhile are left out.
+
+        It listens for `listen_s`, or until nothing has come for `settle_s`, or until it has found
+        `limit` of them: nothing else says that the list is whole. Raises: as `async for`.
+        """
+        found: dict[TrackNamespace, None] = {}
+        first_at = None
+        with suppress(TimeoutError, StopAsyncIteration):
+            async with asyncio.timeout(listen_s):
+                while len(found) < limit:
+                    async with asyncio.timeout(settle_s):
+                        item = await anext(self)
+                    if isinstance(item, events.NamespaceGone):
+                        found.pop(item.namespace, None)
+                        continue
+                    if first_at is None:
+                        first_at = time.monotonic()
+                    found[item.namespace] = None
+        return NamespaceListing(tuple(found), first_at)
 
     async def move(self, prefix: TrackNamespace) -> None:
         """Watch `prefix` instead, and wait for the answer (MOQT-22 9.20.20).

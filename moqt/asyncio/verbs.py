@@ -24,6 +24,7 @@ from moqt.asyncio.tracks import (
     TrackStatusRequest,
 )
 from moqt.codes import GroupOrder, RequestErrorCode
+from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters
-
-DEFAULT_PRIORITY = 128
 
 
 class SessionVerbs(RequestHost):

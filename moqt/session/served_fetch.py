@@ -90,8 +90,7 @@ class ServedFetch:
     def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
         """Answer so, and reset the data stream (MOQT-22 9.5.1)."""
         if self._cursor is not None:
-            stream.send(error)
-            stream.finish()
+            stream.refuse_with(error)
             self.release(StreamResetCode.CANCELLED)
 
     def on_peer_fin(self, stream: RequestStream, now: float) -> None:

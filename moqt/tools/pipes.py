@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["READER_GONE", "until_reader_goes"]
+__all__ = ["READER_GONE", "drop_output", "until_reader_goes"]
 
 READER_GONE = 141
 """The exit code that a shell gives a program ended by SIGPIPE."""
+
+
+def drop_output() -> None:
+    """Let what is still buffered go nowhere, else the interpreter complains at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def until_reader_goes(run: Callable[[], int]) -> int:
@@ -21,7 +26,6 @@ def until_reader_goes(run: Callable[[], int]) -> int:
         code = run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # what is still buffered must go nowhere, else the interpreter complains at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return READER_GONE
     return code

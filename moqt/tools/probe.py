@@ -19,7 +19,6 @@ from moqt import errors
 from moqt.asyncio.client import InsecureConnectionWarning, connect
 from moqt.asyncio.config import TransportConfig
 from moqt.errors import printable
-from moqt.events import NamespaceFound
 from moqt.tools.pipes import until_reader_goes
 from moqt.trace.describe import describe
 from moqt.types import TrackNamespace
@@ -200,28 +199,15 @@ async def _list_namespaces(
     timeout_s: float,
     settle_s: float,
 ) -> Namespaces:
-    found: dict[TrackNamespace, None] = {}
-    first_ms = None
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            session.subscribe_namespace(prefix, timeout_s=timeout_s) as items,
-        ):
-            while len(found) < MAX_NAMESPACES:
-                async with asyncio.timeout(settle_s):
-                    item = await anext(items)
-                if isinstance(item, NamespaceFound):
-                    if first_ms is None:
-                        first_ms = (time.monotonic() - start) * 1000
-                    found[item.namespace] = None
-                else:
-                    found.pop(item.namespace, None)
-    except (TimeoutError, StopAsyncIteration):
-        pass  # no more came
+        async with session.subscribe_namespace(prefix, timeout_s=timeout_s) as subscription:
+            found = await subscription.listing(
+                listen_s=timeout_s, limit=MAX_NAMESPACES, settle_s=settle_s
+            )
     except errors.MoqtError as error:
-        if not found:
-            return Namespaces(prefix, refusal=str(error))
-    return Namespaces(prefix, tuple(found), first_ms)
+        return Namespaces(prefix, refusal=str(error))
+    first_ms = None if found.first_at is None else (found.first_at - start) * 1000
+    return Namespaces(prefix, found.namespaces, first_ms)
 
 
 def _parser() -> argparse.ArgumentParser:

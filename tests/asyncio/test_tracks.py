@@ -211,6 +211,28 @@ async def test_namespaces_come_and_go(certificate: CertificatePair) -> None:
         assert third.namespace == NAMESPACE
 
 
+async def test_namespaces_are_listed(certificate: CertificatePair) -> None:
+    """The list ends at its limit, or with its time; what is gone meanwhile is not in it."""
+    directory = moqt.TrackDirectory()
+    names = [moqt.TrackNamespace.of("kv", name) for name in "abcd"]
+    directory.announce(names[0])
+    directory.announce(names[1])
+    async with (
+        serving(certificate, directory) as server,
+        connected(server, certificate) as session,
+        session.subscribe_namespace(moqt.TrackNamespace.of("kv")) as found,
+    ):
+        directory.withdraw(names[0])
+        directory.announce(names[2])
+        directory.announce(names[3])
+        listing = await found.listing(listen_s=60, limit=3)
+        assert listing.namespaces == tuple(names[1:])
+        assert listing.first_at is not None
+        nothing = moqt.NamespaceListing((), None)
+        assert await found.listing(listen_s=0, limit=1) == nothing
+        assert await found.listing(listen_s=60, limit=1, settle_s=0) == nothing
+
+
 async def test_offers_are_refused_unless_asked_for(certificate: CertificatePair) -> None:
     async with (
         serving(certificate) as server,
