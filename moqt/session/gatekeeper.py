@@ -19,6 +19,7 @@ from moqt.session.authorization import (
     SessionAccess,
 )
 from moqt.session.config import Role
+from moqt.session.endings import cut_reason
 from moqt.session.states import Phase
 from moqt.session.token_cache import TokenCache
 from moqt.wire.messages import RequestError, RequestOk, SubscribeOk
@@ -42,9 +43,6 @@ _LASTING: Final = frozenset(RequestKind) - {
     RequestKind.REQUEST_UPDATE,
 }
 """What a lifetime applies to: the OK of the others has no EXPIRES (MOQT-22 9.20.16)."""
-
-_REASON_CHARACTERS: Final = 256
-"""Of a policy's reason, so much is sent."""
 
 
 @runtime_checkable
@@ -102,9 +100,7 @@ class Gatekeeper:
             SessionAccess(path=path, authority=authority, tokens=resolved.tokens)
         )
         if isinstance(decision, Denied):
-            raise RemoteProtocolError(
-                decision.denial.session_code, decision.reason[:_REASON_CHARACTERS]
-            )
+            raise RemoteProtocolError(decision.denial.session_code, cut_reason(decision.reason))
 
     def read_tokens(self, parameters: Parameters) -> tuple[AuthToken, ...] | RequestError:
         """Take the tokens of a message, which registers and deletes aliases.
@@ -167,7 +163,7 @@ class Gatekeeper:
         decision = self._policy.judge_request(access)
         if isinstance(decision, Denied):
             return RequestError(
-                code=decision.denial.request_code, reason=decision.reason[:_REASON_CHARACTERS]
+                code=decision.denial.request_code, reason=cut_reason(decision.reason)
             )
         self.forget(stream)
         self._grants[stream.stream_id] = self._grant(stream, access, decision, now)

@@ -18,7 +18,7 @@ from moqt.session.events import (
 )
 from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
 from moqt.session.own_request import OwnRequest
-from moqt.session.prefixes import OwnPrefixes, ServedPrefixes, check_not_reserved, refuse
+from moqt.session.prefixes import OwnPrefixes, ServedPrefixes, check_not_reserved
 from moqt.session.states import Phase
 from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
 from moqt.wire.filters import FilterRejected
@@ -168,7 +168,7 @@ class Namespaces:
         try:
             wanted = checked_wish(message.parameters, self._context.config.max_filter_ranges)
         except FilterRejected as error:
-            refuse(stream, error.code, error.reason)
+            stream.refuse(error.code, error.reason)
             return
         TrackReport(
             stream,
@@ -183,9 +183,9 @@ class Namespaces:
         self, stream: RequestStream, prefix: TrackNamespace, table: ServedPrefixes
     ) -> TrackDirectory | None:
         if self._directory is None:
-            refuse(stream, RequestErrorCode.NOT_SUPPORTED, "this endpoint publishes nothing")
+            stream.refuse(RequestErrorCode.NOT_SUPPORTED, "this endpoint publishes nothing")
         elif table.overlaps(prefix):
-            refuse(stream, RequestErrorCode.PREFIX_OVERLAP, "overlaps another prefix")
+            stream.refuse(RequestErrorCode.PREFIX_OVERLAP, "overlaps another prefix")
         else:
             return self._directory
         return None
@@ -233,8 +233,7 @@ class NamespaceOffer:
     def reject(self, error: RequestError) -> None:
         """Answer REQUEST_ERROR."""
         self.is_answered = True
-        self._stream.send(error)
-        self._stream.finish()
+        self._stream.refuse_with(error)
         self._release()
 
     def cancel(self, code: StreamResetCode) -> None:

@@ -30,7 +30,6 @@ __all__ = [
     "ServedPrefix",
     "ServedPrefixes",
     "check_not_reserved",
-    "refuse",
 ]
 
 
@@ -38,12 +37,6 @@ def check_not_reserved(namespace: TrackNamespace) -> None:
     """Raise LocalProtocolError for a namespace that no request of ours may be about."""
     if namespace.is_reserved:
         raise LocalProtocolError(f"{namespace} is reserved: it begins with '.' (MOQT-22 2.4.3)")
-
-
-def refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:
-    """Answer REQUEST_ERROR and FIN (MOQT-22 6.4.2.3)."""
-    stream.send(RequestError(code=code, reason=reason[:256]))
-    stream.finish()
 
 
 def _overlap(one: TrackNamespace, other: TrackNamespace) -> bool:
@@ -237,8 +230,7 @@ class ServedPrefix:
 
     def refuse_update(self, stream: RequestStream, error: RequestError, now: float) -> None:
         """Answer so, and end the request (MOQT-22 9.5.1)."""
-        stream.send(error)
-        stream.finish()
+        stream.refuse_with(error)
         stream.phase = Phase.ENDED  # what the peer sent before it knew has no meaning any more
         self.end()
 

@@ -114,7 +114,7 @@ class Publisher:
                 max_ranges=self.context.config.max_filter_ranges,
             )
         except FilterRejected as error:
-            _refuse(stream, error.code, error.reason)
+            stream.refuse(error.code, error.reason)
             return
         subscription = ServedSubscription(self, track, track_alias=self._new_alias(), state=state)
         stream.handler = subscription
@@ -145,7 +145,7 @@ class Publisher:
             filters.check(self.context.config.max_filter_ranges)
             wanted = location.resolve_fetch(track.largest)
         except FilterRejected as error:
-            _refuse(stream, error.code, error.reason)
+            stream.refuse(error.code, error.reason)
             return
         fetch = ServedFetch(self, track, stream)
         if parameters.subscriber_priority is not None:
@@ -296,16 +296,15 @@ class Publisher:
         if track is None:
             error = directory.refusal(message.name) if directory is not None else None
             if error is not None and self._may_send(error):
-                stream.send(error)
-                stream.finish()
+                stream.refuse_with(error)
             else:
-                _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "no such track")
+                stream.refuse(RequestErrorCode.DOES_NOT_EXIST, "no such track")
         elif track.abort_code is PublishDoneCode.MALFORMED_TRACK:
-            _refuse(stream, RequestErrorCode.MALFORMED_TRACK, track.abort_reason)
+            stream.refuse(RequestErrorCode.MALFORMED_TRACK, track.abort_reason)
         elif track.abort_code is not None:
-            _refuse(stream, RequestErrorCode.DOES_NOT_EXIST, "the track was stopped")
+            stream.refuse(RequestErrorCode.DOES_NOT_EXIST, "the track was stopped")
         elif lacking := self.lacking(track):
-            _refuse(stream, RequestErrorCode.UNSUPPORTED_EXTENSION, lacking)
+            stream.refuse(RequestErrorCode.UNSUPPORTED_EXTENSION, lacking)
         else:
             return track
         return None
@@ -319,11 +318,6 @@ class Publisher:
         """Return False for a Connect URI from a client (MOQT-22 9.4)."""
         redirect = error.redirect
         return not (redirect and redirect.connect_uri and self.context.role is Role.CLIENT)
-
-
-def _refuse(stream: RequestStream, code: RequestErrorCode, reason: str) -> None:
-    stream.send(RequestError(code=code, reason=reason[:256]))
-    stream.finish()
 
 
 def _properties(track: TrackSource, parameters: Parameters) -> TrackProperties:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, RemoteProtocolError
+from moqt.session.endings import cut_reason
 from moqt.session.reassembly import Reassembly
 from moqt.session.states import Phase, is_allowed, phase_after
 from moqt.wire.framing import MessageReader, encode_message
@@ -20,6 +21,7 @@ from moqt.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from moqt.codes import RequestErrorCode
     from moqt.session.requests import Requests
     from moqt.session.timers import Timer
     from moqt.wire.messages import Message
@@ -102,6 +104,15 @@ class RequestStream:
             self._note_answer(message)
             message = self._table.gate.with_expiry(self, message)
         self.send_octets(encode_message(message))
+
+    def refuse(self, code: RequestErrorCode, reason: str) -> None:
+        """Answer REQUEST_ERROR and FIN (MOQT-22 6.4.2.3); a long reason is cut."""
+        self.refuse_with(RequestError(code=code, reason=cut_reason(reason)))
+
+    def refuse_with(self, error: RequestError) -> None:
+        """The same with an error that is made already."""
+        self.send(error)
+        self.finish()
 
     def _note_answer(self, message: Message) -> None:
         if not self.is_ours and self.phase is Phase.PENDING:

@@ -219,8 +219,7 @@ class Requests:
         self.context.stats.requests_received += 1
         refusal = self._refusal(stream, message, now)
         if refusal is not None:
-            stream.send(refusal)
-            stream.finish()
+            stream.refuse_with(refusal)
             return
         self._route(stream, message, now)
 

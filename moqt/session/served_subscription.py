@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.session.cursor import CursorState, Flow
 from moqt.session.datagram_queue import DatagramQueue
-from moqt.session.endings import reset_code_for
+from moqt.session.endings import cut_reason, reset_code_for
 from moqt.session.linger import Linger
 from moqt.session.outbound import FetchCursor, SubgroupCursor
 from moqt.session.states import Phase
@@ -476,7 +476,7 @@ class ServedSubscription:
 
     def _say_done(self, code: PublishDoneCode, reason: str) -> None:
         self.stream.send(
-            PublishDone(code=code, stream_count=self.streams_closed, reason=reason[:256])
+            PublishDone(code=code, stream_count=self.streams_closed, reason=cut_reason(reason))
         )
         self.stream.finish()
         self._publisher.forget(self)

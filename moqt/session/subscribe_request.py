@@ -233,8 +233,7 @@ class PublicationOffer(TrackHandle):
         """REQUEST_ERROR; streams that it has opened are stopped."""
         self.stream.phase = Phase.PENDING
         self._is_rejected = True
-        self.stream.send(error)
-        self.stream.finish()
+        self.stream.refuse_with(error)
         self._drop()
 
     def _drop(self) -> None:

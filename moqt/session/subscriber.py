@@ -10,7 +10,6 @@ from moqt.errors import LocalProtocolError
 from moqt.session.aliases import Aliases
 from moqt.session.feeds import FetchTarget
 from moqt.session.fetch_request import FetchRequest, StatusRequest
-from moqt.session.prefixes import refuse
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest, refusal
 from moqt.session.subscription import Subscription
 from moqt.session.track_state import TrackState
@@ -210,11 +209,11 @@ class Subscriber:
         reason = refusal(message.properties)
         fault = _filter_fault(message.parameters)
         if reason is not None:
-            refuse(stream, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+            stream.refuse(RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
         elif fault is not None:
-            refuse(stream, fault.code, fault.reason)
+            stream.refuse(fault.code, fault.reason)
         elif message.properties.malformation is not None:
-            refuse(stream, RequestErrorCode.MALFORMED_TRACK, message.properties.malformation)
+            stream.refuse(RequestErrorCode.MALFORMED_TRACK, message.properties.malformation)
         else:
             stream.handler = PublicationOffer(self, self._context, stream, message)
             return

@@ -11,6 +11,7 @@ from moqt.codes import (
 )
 from moqt.session.config import SessionConfig
 from moqt.types import Location
+from moqt.wire.fields import MAX_REASON_OCTETS
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import (
     PublishDone,
@@ -284,3 +285,17 @@ def test_any_room_gives_the_same_streams(room: int) -> None:
     assert [s.data for s in side.data_streams().values()] == [
         s.data for s in reference.data_streams().values()
     ]
+
+
+def test_a_reason_too_long_to_send_is_cut() -> None:
+    """8.5: what an application says of a track may be longer than a Reason Phrase can be."""
+    side = Sending()
+    track = side.track()
+    before = side.subscribe()
+    track.abort(PublishDoneCode.MALFORMED_TRACK, "\U0001f3b5" * 2000)
+    side.flush()
+    after = side.subscribe()
+    ended, refused = done(side, before), side.replies(after)[-1]
+    assert isinstance(refused, RequestError)
+    assert ended.reason == refused.reason == "\U0001f3b5" * 256
+    assert len(refused.reason.encode()) == MAX_REASON_OCTETS
