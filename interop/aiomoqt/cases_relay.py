@@ -171,7 +171,7 @@ async def object_ids_through_peer(stage: Stage) -> None:
     check("what we got", got.live.summary, whole(range(GROUPS), range(2, 4)))
 
 
-@CASES.case("tracks-through-peer", Direction.THROUGH_PEER, "9.18, 9.10")
+@CASES.case("tracks-through-peer", Direction.THROUGH_PEER, "9.18, 9.8")
 async def tracks_through_peer(stage: Stage) -> None:
     """SUBSCRIBE_TRACKS: the relay offers the track by PUBLISH; accepted, and its Objects."""
     process, port = await relay_process(stage)

@@ -65,7 +65,7 @@ async def namespaces_from_peer(stage: Stage) -> None:
     check("what was found", item, NamespaceFound(item.request_id, BINARY))
 
 
-@CASES.case("tracks-to-peer", Direction.TO_PEER, "9.18")
+@CASES.case("tracks-to-peer", Direction.TO_PEER, "9.18, 9.8")
 async def tracks_to_peer(stage: Stage) -> None:
     """SUBSCRIBE_TRACKS: a PUBLISH for the track under the prefix."""
     async with serving(stage, TestTrack(BINARY)) as server:
@@ -73,7 +73,7 @@ async def tracks_to_peer(stage: Stage) -> None:
     check("tracks", got, [[[field.hex() for field in BINARY], TRACK.decode()]])
 
 
-@CASES.case("offer-to-peer", Direction.TO_PEER, "9.10")
+@CASES.case("offer-to-peer", Direction.TO_PEER, "9.8")
 async def offer_to_peer(stage: Stage) -> None:
     """PUBLISH, accepted, and its Objects."""
     track = TestTrack(BINARY)
@@ -96,7 +96,7 @@ async def offer_to_peer(stage: Stage) -> None:
     )
 
 
-@CASES.case("offer-from-peer", Direction.FROM_PEER, "9.10")
+@CASES.case("offer-from-peer", Direction.FROM_PEER, "9.8")
 async def offer_from_peer(stage: Stage) -> None:
     """PUBLISH, accepted, and its Objects."""
     async with serving(stage, takes_offers=True) as server:

@@ -69,14 +69,14 @@ async def subscribed(stage: Stage, *verb: object, before: int = 0, size: int = S
         return await subscriber.result()
 
 
-@CASES.case("subscribe-to-peer", Direction.TO_PEER, "9.7, 9.9")
+@CASES.case("subscribe-to-peer", Direction.TO_PEER, "9.6, 9.7, 9.9")
 async def subscribe_to_peer(stage: Stage) -> None:
     """SUBSCRIBE of a whole track, PUBLISH_DONE."""
     got = await subscribed(stage, "subscribe", ALL)
     check("what it got", got, received(live=whole(range(GROUPS))))
 
 
-@CASES.case("subscribe-from-peer", Direction.FROM_PEER, "9.7")
+@CASES.case("subscribe-from-peer", Direction.FROM_PEER, "9.6, 9.7")
 async def subscribe_from_peer(stage: Stage) -> None:
     """SUBSCRIBE of a whole track."""
     _, port = await published(stage)
@@ -102,14 +102,14 @@ async def first_done_from_peer(stage: Stage) -> None:
     check("what we got", got.live.summary, whole(range(GROUPS)))
 
 
-@CASES.case("large-objects-to-peer", Direction.TO_PEER, "11.4")
+@CASES.case("large-objects-to-peer", Direction.TO_PEER, "11.3.1")
 async def large_objects_to_peer(stage: Stage) -> None:
     """SUBSCRIBE of Objects of 256 KiB."""
     got = await subscribed(stage, "subscribe", ALL, LARGE, size=LARGE)
     check("what it got", got, received(live=whole(range(GROUPS))))
 
 
-@CASES.case("large-objects-from-peer", Direction.FROM_PEER, "11.4")
+@CASES.case("large-objects-from-peer", Direction.FROM_PEER, "11.3.1")
 async def large_objects_from_peer(stage: Stage) -> None:
     """SUBSCRIBE of Objects of 256 KiB."""
     _, port = await published(stage, size=LARGE)
@@ -118,7 +118,7 @@ async def large_objects_from_peer(stage: Stage) -> None:
     check("what we got", got.live.summary, whole(range(GROUPS)))
 
 
-@CASES.case("fill-to-peer", Direction.TO_PEER, "3.4, 9.20.16")
+@CASES.case("fill-to-peer", Direction.TO_PEER, "3.4, 9.20.15")
 async def fill_to_peer(stage: Stage) -> None:
     """Next Object and a fill, joined in the third Group: each Object exactly once."""
     got = await subscribed(stage, "join", ALL, before=HELD)
@@ -144,7 +144,7 @@ async def joined_at(stage: Stage, held: int) -> Collection:
                 return await collect(joined)
 
 
-@CASES.case("fill-from-peer", Direction.FROM_PEER, "3.4, 9.20.16")
+@CASES.case("fill-from-peer", Direction.FROM_PEER, "3.4, 9.20.15")
 async def fill_from_peer(stage: Stage) -> None:
     """Next Object and a fill, joined between two Groups: each Object exactly once."""
     got = await joined_at(stage, 2 * OBJECTS)
@@ -152,7 +152,7 @@ async def fill_from_peer(stage: Stage) -> None:
     check("live", got.live.summary, numbered(2 * OBJECTS, ALL))
 
 
-@CASES.case("fill-within-group-from-peer", Direction.FROM_PEER, "3.4, 9.20.16")
+@CASES.case("fill-within-group-from-peer", Direction.FROM_PEER, "3.4, 9.20.15")
 async def fill_within_group_from_peer(stage: Stage) -> None:
     """Next Object and a fill, joined within the third Group: each Object exactly once."""
     got = await joined_at(stage, HELD)

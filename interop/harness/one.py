@@ -17,7 +17,7 @@ from pathlib import Path
 from interop.harness.cases import Case, NotApplicable, Outcome, PeerLimit, Registry, Result
 from interop.harness.stage import Stage
 
-__all__ = ["registry"]
+__all__ = ["registry", "run_case"]
 
 
 def registry(peer: str) -> Registry:
@@ -27,7 +27,8 @@ def registry(peer: str) -> Registry:
     return found
 
 
-async def _run(peer: str, case: Case, python: Path, folder: Path) -> Outcome:
+async def run_case(peer: str, case: Case, python: Path, folder: Path) -> Outcome:
+    """Run a case and return its outcome, whatever goes wrong in it."""
     try:
         async with Stage(peer, python, folder) as stage, asyncio.timeout(case.timeout_s):
             await case.run(stage)
@@ -50,7 +51,7 @@ def main(peer: str, name: str, python: str, folder: str) -> None:
     logging.basicConfig(
         level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s"
     )
-    outcome = asyncio.run(_run(peer, registry(peer).find(name), Path(python), Path(folder)))
+    outcome = asyncio.run(run_case(peer, registry(peer).find(name), Path(python), Path(folder)))
     Path(folder, "outcome.json").write_text(
         json.dumps(
             {

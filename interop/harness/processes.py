@@ -109,13 +109,18 @@ class PeerProcess:
         self._process.stdin.write(line.encode() + b"\n")
         await self._process.stdin.drain()
 
-    async def end(self) -> None:
-        """End it: SIGTERM first, then SIGKILL."""
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.returncode
+
+    async def end(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
+        """End it: SIGTERM first, then SIGKILL after `timeout_s`."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 self._process.send_signal(number)
             try:
-                async with asyncio.timeout(END_TIMEOUT_S):
+                async with asyncio.timeout(timeout_s):
                     await self._process.wait()
                 break
             except TimeoutError:

@@ -75,31 +75,31 @@ class Stage:
     async def script(self, name: str, *args: object) -> PeerProcess:
         """Start a script of the peer's folder."""
         path = ROOT / self._peer / "peer" / f"{name}.py"
-        return await self._start(name, [str(self._python), str(path), *map(str, args)])
+        command = [str(self._python), str(path), *map(str, args)]
+        return await self._start(name, command, path=ROOT / "content")
 
     async def module(self, name: str, *args: object) -> PeerProcess:
         """Start a module of the peer's own as a program."""
-        return await self._module(str(self._python), name, args)
+        command = [str(self._python), "-m", name, *map(str, args)]
+        return await self._start(name.rpartition(".")[2], command, path=ROOT / "content")
 
     async def ours(self, name: str, *args: object) -> PeerProcess:
         """Start a module of this project as a program, under this Python."""
-        return await self._module(sys.executable, name, args)
-
-    async def _module(self, python: str, name: str, args: tuple[object, ...]) -> PeerProcess:
-        return await self._start(name.rpartition(".")[2], [python, "-m", name, *map(str, args)])
+        command = [sys.executable, "-m", name, *map(str, args)]
+        return await self._start(name.rpartition(".")[2], command, path=ROOT.parent)
 
     async def result(self, name: str, *args: object) -> Any:
         """Run a script of the peer's folder and return its result."""
         return await (await self.script(name, *args)).result()
 
-    async def _start(self, name: str, command: list[str]) -> PeerProcess:
+    async def _start(self, name: str, command: list[str], *, path: Path) -> PeerProcess:
         self._started += 1
         process = await PeerProcess.start(
             f"{self._started}-{name}",
             command,
             cwd=self.folder,
             env={
-                "PYTHONPATH": str(ROOT / "content"),
+                "PYTHONPATH": str(path),
                 "CERTIFICATE": str(self.certificate),
                 "PRIVATE_KEY": str(self.private_key),
             },

@@ -55,7 +55,7 @@ def closed(stage: Stage, code: moqt.SessionErrorCode, reason: str) -> PeerLimit:
     )
 
 
-@CASES.case("subscribe-to-peer", Direction.TO_PEER, "9.7")
+@CASES.case("subscribe-to-peer", Direction.TO_PEER, "9.6, 9.7")
 async def subscribe_to_peer(stage: Stage) -> None:
     """SUBSCRIBE of a whole track, a Group at a time."""
     track = TestTrack(TEXT)
@@ -88,7 +88,7 @@ async def namespaces_to_peer(stage: Stage) -> None:
     check("what it found", got in ("kvcs/model-a/run-1", "model-a/run-1"), True)
 
 
-@CASES.case("binary-namespace-to-peer", Direction.TO_PEER, "2.4.1, 9.16")
+@CASES.case("binary-namespace-to-peer", Direction.TO_PEER, "8.7, 9.16")
 async def binary_namespace_to_peer(stage: Stage) -> None:
     """NAMESPACE with binary fields, to a client that asked for the first field."""
     async with serving(stage, whole_track(BINARY)) as server:
@@ -100,7 +100,7 @@ async def binary_namespace_to_peer(stage: Stage) -> None:
     raise CaseFailed(f"the session ended with {ended}")
 
 
-@CASES.case("subscribe-from-peer", Direction.FROM_PEER, "9.7")
+@CASES.case("subscribe-from-peer", Direction.FROM_PEER, "9.6, 9.7")
 async def subscribe_from_peer(stage: Stage) -> None:
     """SUBSCRIBE of a whole track that is there already: from its newest Group on."""
     port = await published(stage)
@@ -109,7 +109,7 @@ async def subscribe_from_peer(stage: Stage) -> None:
     check("what we got", got.live.summary, NEWEST)
 
 
-@CASES.case("live-from-peer", Direction.FROM_PEER, "9.7, 9.14")
+@CASES.case("live-from-peer", Direction.FROM_PEER, "9.14, 9.6")
 async def live_from_peer(stage: Stage) -> None:
     """PUBLISH_NAMESPACE to our server, accepted, then SUBSCRIBE of a track, a Group at a time."""
     async with serving(stage, takes_offers=True) as server:
@@ -149,7 +149,7 @@ async def fetch_range_from_peer(stage: Stage) -> None:
         await refused(stage, session.fetch(named(TEXT), location_filter=location))
 
 
-@CASES.case("fill-group-from-peer", Direction.FROM_PEER, "3.4, 9.20.16")
+@CASES.case("fill-group-from-peer", Direction.FROM_PEER, "3.4, 9.20.15")
 async def fill_group_from_peer(stage: Stage) -> None:
     """Next Object and a fill of the current Group."""
     port = await published(stage)
@@ -164,7 +164,7 @@ async def fill_group_from_peer(stage: Stage) -> None:
     check("by the fill", got.fill.summary, NEWEST)
 
 
-@CASES.case("fill-from-peer", Direction.FROM_PEER, "3.4, 9.20.16")
+@CASES.case("fill-from-peer", Direction.FROM_PEER, "3.4, 9.20.15")
 async def fill_from_peer(stage: Stage) -> None:
     """Next Object and a fill of the whole track."""
     port = await published(stage)
@@ -236,7 +236,7 @@ async def object_ids_from_peer(stage: Stage) -> None:
     check("what we got", got.live.summary, whole(range(GROUPS - 1, GROUPS), range(2, 4)))
 
 
-@CASES.case("offer-to-peer", Direction.TO_PEER, "9.10")
+@CASES.case("offer-to-peer", Direction.TO_PEER, "9.8")
 async def offer_to_peer(stage: Stage) -> None:
     """PUBLISH to the peer's server."""
     port = stage.port()
@@ -250,7 +250,7 @@ async def offer_to_peer(stage: Stage) -> None:
             raise PeerLimit(f"{error.code.name}: {error.reason}", stage.wiretap.reply()) from error
 
 
-@CASES.case("binary-offer-to-peer", Direction.TO_PEER, "2.4.1, 9.14")
+@CASES.case("binary-offer-to-peer", Direction.TO_PEER, "8.7, 9.14")
 async def binary_offer_to_peer(stage: Stage) -> None:
     """PUBLISH_NAMESPACE with binary fields."""
     port = stage.port()
@@ -263,7 +263,7 @@ async def binary_offer_to_peer(stage: Stage) -> None:
             raise closed(stage, error.code, error.reason) from error
 
 
-@CASES.case("binary-namespace-from-peer", Direction.FROM_PEER, "2.4.1, 9.7")
+@CASES.case("binary-namespace-from-peer", Direction.FROM_PEER, "8.7, 9.6")
 async def binary_namespace_from_peer(stage: Stage) -> None:
     """SUBSCRIBE with binary fields in its namespace."""
     port = await published(stage)

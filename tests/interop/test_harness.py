@@ -1,0 +1,233 @@
+"""The harness of interop/: what it compares, what it kills, and what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from interop.__main__ import PEERS, Run, pinned_versions, tell
+from interop.content.track_content import Collected, payload, whole
+from interop.harness import expected as expectations
+from interop.harness import matrix
+from interop.harness.cases import (
+    Case,
+    CaseFailed,
+    Direction,
+    Outcome,
+    PeerLimit,
+    Registry,
+    Result,
+    check,
+)
+from interop.harness.expected import Expected, load
+from interop.harness.one import registry, run_case
+from interop.harness.processes import PeerProcess
+from interop.harness.stage import ROOT, Stage
+from interop.harness.tap import failure
+from interop.harness.wiretap import Wiretap
+
+PASS = Outcome(Result.PASS)
+LIMIT = Outcome(Result.LIMIT, "NOT_SUPPORTED", "0500")
+
+
+async def nothing(stage: Stage) -> None:
+    """Do nothing."""
+
+
+CASE = Case("fetch", "FETCH", Direction.TO_PEER, "9.11", nothing)
+
+
+async def started(tmp_path: Path, code: str) -> PeerProcess:
+    return await PeerProcess.start("peer", [sys.executable, "-c", code], cwd=tmp_path, env={})
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_committed_matrix_is_that_of_the_cases_and_what_they_must_give(peer: str) -> None:
+    document = json.loads((ROOT / "matrix.json").read_text())
+    (entry,) = (entry for entry in document["peers"] if entry["name"] == peer)
+    cases = registry(peer).cases
+    expected = load(peer, (case.name for case in cases))
+    assert [case["name"] for case in entry["cases"]] == [case.name for case in cases]
+    for case, written in zip(cases, entry["cases"], strict=True):
+        outcome = expected[case.name].outcome
+        assert written["title"] == case.title
+        assert written["result"] == outcome.result.value
+        assert written.get("observed", "") == outcome.observed
+        assert written.get("evidence", "") == outcome.evidence
+        assert written.get("reason", "") == expected[case.name].reason
+    page = (ROOT / "matrix.md").read_text()
+    assert all(f"| {case.name} |" in page for case in cases)
+
+
+def test_matrix_is_the_same_for_the_same_results(tmp_path: Path) -> None:
+    report = matrix.PeerReport("peer", {"peer": "1.0"}, [(CASE, LIMIT, "It has no FETCH.")])
+    matrix.write(tmp_path, [report])
+    first = [(tmp_path / name).read_bytes() for name in ("matrix.md", "matrix.json")]
+    matrix.write(tmp_path, [report])
+    assert first == [(tmp_path / name).read_bytes() for name in ("matrix.md", "matrix.json")]
+    assert b"It has no FETCH." in first[0]
+    assert b"`0500`" in first[0]
+    assert json.loads(first[1])["peers"][0]["cases"][0]["evidence"] == "0500"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        PASS,
+        Outcome(Result.FAIL, "timed out"),
+        Outcome(Result.LIMIT, "NOT_SUPPORTED", "0501"),
+        Outcome(Result.LIMIT, "DOES_NOT_EXIST", "0500"),
+    ],
+)
+def test_anything_else_than_expected_is_told(
+    outcome: Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run("aiomoqt", CASE, Expected(LIMIT, "no FETCH"), outcome, 1.0)
+    assert not run.is_expected
+    tell(run, verbose=False)
+    printed = capsys.readouterr().out
+    assert printed.startswith("! ")
+    assert "expected: limit NOT_SUPPORTED 0500" in printed
+    assert Run("aiomoqt", CASE, Expected(LIMIT, "no FETCH"), LIMIT, 1.0).is_expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", r"missing cases \['fetch'\]"),
+        ('[fetch]\nresult = "pass"\n[other]\nresult = "pass"\n', r"unknown cases \['other'\]"),
+        ('[fetch]\nresult = "limit"\n', 'expected result = "pass"'),
+        ('[fetch]\nresult = "fail"\nobserved = "x"\nreason = "y"\n', 'expected result = "pass"'),
+        ('[fetch]\nresult = "pass"\nreason = "y"\n', 'expected result = "pass"'),
+    ],
+)
+def test_expected_results_must_be_whole(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expectations, "ROOT", tmp_path)
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "expected.toml").write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        load("peer", ["fetch"])
+
+
+def test_a_python_without_the_pinned_packages_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs"):
+        pinned_versions("aiomoqt", Path(sys.executable))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, PASS),
+        (PeerLimit("NOT_SUPPORTED", b"\x05\x00"), LIMIT),
+        (CaseFailed("no"), Outcome(Result.FAIL, "CaseFailed: no")),
+        (RuntimeError("ours"), Outcome(Result.FAIL, "RuntimeError: ours")),
+    ],
+)
+async def test_each_end_of_a_case_has_its_outcome(
+    error: Exception | None, outcome: Outcome, tmp_path: Path
+) -> None:
+    async def run(stage: Stage) -> None:
+        if error is not None:
+            raise error
+
+    case = Case("fetch", "FETCH", Direction.TO_PEER, "9.11", run)
+    assert await run_case("aiomoqt", case, Path(sys.executable), tmp_path) == outcome
+
+
+async def test_a_case_that_hangs_fails(tmp_path: Path) -> None:
+    async def hang(stage: Stage) -> None:
+        await asyncio.Event().wait()
+
+    case = Case("fetch", "FETCH", Direction.TO_PEER, "9.11", hang, timeout_s=0.05)
+    outcome = await run_case("aiomoqt", case, Path(sys.executable), tmp_path)
+    assert outcome == Outcome(Result.FAIL, "not done after 0.05 s")
+
+
+async def test_a_peers_lines_are_waited_for_and_kept(tmp_path: Path) -> None:
+    peer = await started(
+        tmp_path, "print('READY'); print('got ' + input()); print('RESULT [1, 2]')"
+    )
+    await peer.line("READY")
+    await peer.tell("this")
+    await peer.line("got this")
+    assert await peer.result() == [1, 2]
+    await peer.end()
+    assert (tmp_path / "peer.log").read_text() == "READY\ngot this\nRESULT [1, 2]\n"
+
+
+async def test_a_peer_that_ends_or_is_silent_fails_the_case(tmp_path: Path) -> None:
+    peer = await started(tmp_path, "print('Traceback: no such option')")
+    with pytest.raises(CaseFailed, match="its last line: Traceback: no such option"):
+        await peer.line("READY")
+    await peer.end()
+    peer = await started(tmp_path, "input()")
+    with pytest.raises(CaseFailed, match=r"no line with 'READY' in 0\.05 s"):
+        await peer.line("READY", timeout_s=0.05)
+    await peer.end()
+
+
+async def test_a_peer_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('READY'); input()"
+    peer = await started(tmp_path, code)
+    await peer.line("READY")
+    await peer.end(timeout_s=0.05)
+    assert peer.returncode == -9
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("ok 1 - fetch", None),
+        ('not ok 1 - fetch\n  message: "none came"', "none came"),
+    ],
+)
+async def test_tap_is_read(output: str, reason: str | None, tmp_path: Path) -> None:
+    peer = await started(tmp_path, f"print({output!r})")
+    assert await failure(peer, "fetch") == reason
+    await peer.end()
+
+
+async def test_no_tap_fails_the_case(tmp_path: Path) -> None:
+    peer = await started(tmp_path, "print('1..0 # SKIP')")
+    with pytest.raises(CaseFailed, match="no TAP result of fetch"):
+        await failure(peer, "fetch")
+    await peer.end()
+
+
+def test_wiretap_puts_octets_in_their_places_and_is_bounded() -> None:
+    tap = Wiretap()
+    tap.take(1, 3, 0, b"setup")
+    tap.take(1, 0, 2, b"cd")
+    tap.take(1, 0, 0, b"ab")
+    tap.take(1, 4, 0, bytes(5000))
+    tap.take(1, 4, 5000, b"beyond")
+    assert tap.setup() == b"setup"
+    assert [len(reply) for reply in tap.replies()] == [4, 4096]
+    assert tap.reply(0) == b"abcd"
+
+
+def test_collected_objects_are_compared_octet_by_octet() -> None:
+    collected = Collected(64)
+    for object_id in (0, 1, 1):
+        collected.add(0, object_id, payload(0, object_id, 64))
+    collected.add(0, 2, payload(0, 3, 64))
+    assert collected.summary == {
+        "groups": {"0": [0, 1]},
+        "repeated": [[0, 1]],
+        "wrong": [[0, 2]],
+    }
+    with pytest.raises(CaseFailed, match="what we got: expected"):
+        check("what we got", collected.summary, whole(range(1), range(2)))
+
+
+def test_names_of_cases_are_unique() -> None:
+    cases = Registry()
+    cases.add(CASE)
+    with pytest.raises(ValueError, match="two cases are called fetch"):
+        Registry.joined(cases, cases)
