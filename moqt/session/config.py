@@ -135,7 +135,8 @@ class SessionConfig:
     it may have been the fill's."""
 
     done_timeout_s: float = 10.0
-    """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9)."""
+    """After PUBLISH_DONE: time for the streams it counted to arrive (MOQT-22 9.9). Where a delivery
+    timeout is larger it counts, up to an hour."""
 
     ended_linger_s: float = 10.0
     """How long a subscription stays open once its track has ended, for a peer that fetches only

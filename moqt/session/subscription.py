@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscription"]
 
+MAX_DONE_WAIT_S: Final = 3600.0
+"""After PUBLISH_DONE streams are waited for as long as a delivery timeout says, but no longer: the
+timeout may be 2^64-1 ms, and a request that is over counts against no limit."""
+
 MAX_COPY_GROUPS: Final = 1024
 """Groups for which copies on a shared alias are told apart; older ones are forgotten."""
 
@@ -364,7 +368,8 @@ class Subscription:
             self.end(done.code, done.reason, missing)
 
     def _wait_for_streams(self, now: float) -> None:
-        seconds = max(self._context.config.done_timeout_s, self._timeout_ms / 1000)
+        timeout_s = min(self._timeout_ms / 1000, MAX_DONE_WAIT_S)
+        seconds = max(self._context.config.done_timeout_s, timeout_s)
         received = self._progress()
         self._done_timer = self._context.timers.at(
             now + seconds, lambda later: self._give_up(received, later)

@@ -6,13 +6,15 @@ import pytest
 
 from moqt.codes import PublishDoneCode, StreamResetCode
 from moqt.session.events import FillEnded, ObjectReceived, SubscriptionEnded
+from moqt.session.subscription import MAX_DONE_WAIT_S
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import PublishDone, RequestOk, SubscribeOk
 from moqt.wire.params import FillParameters, Parameters
 from moqt.wire.properties import TrackProperties
-from tests.session.receiving import ALIAS, NAME, fetched, got, one, subgroup
+from moqt.wire.vi64 import MAX_VI64
+from tests.session.receiving import ALIAS, NAME, established, fetched, got, one, subgroup
 
 FILL = FillParameters(location_filter=LocationFilter.absolute(Location(0, 0)))
 LARGEST = Parameters(largest=Location(3, 3))
@@ -75,3 +77,16 @@ def test_a_fill_stopped_before_its_answer_stays_stopped(largest: Location | None
     stream = peer.open_uni()
     peer.send_octets(stream, fetched(request_id, [(0, 0)]))
     assert stream in peer.transport.stops
+
+
+def test_streams_that_lack_are_not_waited_for_for_ever() -> None:
+    """9.9#4: the timeout of a track may be half a billion years."""
+    peer = ScriptedPeer()
+    never = TrackProperties.of(object_delivery_timeout_ms=MAX_VI64)
+    request_id = established(peer, properties=never)
+    peer.send(0, done(1), fin=True)
+    peer.advance(MAX_DONE_WAIT_S - 1)
+    assert not peer.take(SubscriptionEnded)
+    peer.advance(2)
+    ended = one(peer.take(SubscriptionEnded))
+    assert (ended.request_id, ended.streams_missing) == (request_id, 1)
