@@ -40,8 +40,8 @@ class SeenObjects:
     """The last Objects of one track.
 
     A payload is told from another by CRC-32: it finds a publisher's mistake, not an attack. A place
-    belongs to the application, which has its own ways to check what lies there (KVCS has digests,
-    in the octets that are compared), so only `PLACED_OCTETS` of it are read here.
+    belongs to the application, whose own format tells best whether it holds what it should, so only
+    its beginning is read here: `PLACED_OCTETS`, where a format has its header.
     """
 
     __slots__ = ("_records",)

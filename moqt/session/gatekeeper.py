@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
-from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
+from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.errors import RemoteProtocolError
 from moqt.session.authorization import (
     Admission,
@@ -20,6 +20,7 @@ from moqt.session.authorization import (
 )
 from moqt.session.config import Role
 from moqt.session.endings import cut_reason
+from moqt.session.request_stream import ServedHandler
 from moqt.session.states import Phase
 from moqt.session.token_cache import TokenCache
 from moqt.wire.messages import RequestError, RequestOk, SubscribeOk
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from moqt.wire.options import SetupOptions
     from moqt.wire.params import Parameters
 
-__all__ = ["Expiring", "Gatekeeper"]
+__all__ = ["Gatekeeper"]
 
 _LASTING: Final = frozenset(RequestKind) - {
     RequestKind.FETCH,
@@ -43,14 +44,6 @@ _LASTING: Final = frozenset(RequestKind) - {
     RequestKind.REQUEST_UPDATE,
 }
 """What a lifetime applies to: the OK of the others has no EXPIRES (MOQT-22 9.20.16)."""
-
-
-@runtime_checkable
-class Expiring(Protocol):
-    """A handler with an end of its own for a request whose time is over."""
-
-    def expire(self, now: float) -> None:
-        """The authorization has expired and was not renewed."""
 
 
 @dataclass(slots=True)
@@ -193,13 +186,8 @@ class Gatekeeper:
 
     def _expire(self, stream: RequestStream, now: float) -> None:
         handler = stream.handler
-        if stream.phase is Phase.ENDED or handler is None:
-            return
-        if isinstance(handler, Expiring):
-            handler.expire(now)
-        else:
-            stream.cancel(StreamResetCode.EXPIRED_AUTH_TOKEN)
-            handler.on_cancelled(stream, StreamResetCode.EXPIRED_AUTH_TOKEN, now)
+        if stream.phase is not Phase.ENDED and isinstance(handler, ServedHandler):
+            handler.expire(stream, now)
 
     def forget(self, stream: RequestStream) -> None:
         """The request is over, or judged anew."""

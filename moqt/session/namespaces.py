@@ -19,6 +19,7 @@ from moqt.session.events import (
 from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
 from moqt.session.own_request import OwnRequest
 from moqt.session.prefixes import OwnPrefixes, ServedPrefixes, check_not_reserved
+from moqt.session.request_stream import ServedHandler
 from moqt.session.states import Phase
 from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
 from moqt.wire.filters import FilterRejected
@@ -210,7 +211,7 @@ class Advertisement(OwnRequest):
         self.context.emit(RequestEnded(self.request_id, StreamResetCode.from_wire(raw_code)))
 
 
-class NamespaceOffer:
+class NamespaceOffer(ServedHandler):
     """A PUBLISH_NAMESPACE of the peer; the application accepts or rejects it."""
 
     def __init__(
@@ -260,13 +261,7 @@ class NamespaceOffer:
         stream.phase = Phase.ENDED  # what the peer sent before it knew has no meaning any more
         self._context.emit(NamespaceWithdrawn(stream.request_id, self._namespace))
 
-    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
-        """No more updates; the advertisement stays."""
-
     def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
         """The peer withdraws it."""
         self._release()
         self._context.emit(NamespaceWithdrawn(stream.request_id, self._namespace))
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Not for a request of the peer's."""

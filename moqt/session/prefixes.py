@@ -13,6 +13,7 @@ from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, ResourceBusy
 from moqt.session.events import RequestAccepted, RequestEnded
 from moqt.session.own_request import OwnRequest
+from moqt.session.request_stream import ServedHandler
 from moqt.session.requests import is_out_of_reach
 from moqt.session.states import Phase
 from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
@@ -163,7 +164,7 @@ class ServedPrefixes:
             served.end()
 
 
-class ServedPrefix:
+class ServedPrefix(ServedHandler):
     """A request of the peer's about a prefix, answered from the directory, now and later."""
 
     def __init__(
@@ -234,12 +235,6 @@ class ServedPrefix:
         stream.phase = Phase.ENDED  # what the peer sent before it knew has no meaning any more
         self.end()
 
-    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
-        """No more updates; what was asked for goes on."""
-
     def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
         """The peer wants no more of it."""
         self.end()
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Not for a request of the peer's."""

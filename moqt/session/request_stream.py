@@ -45,8 +45,24 @@ class RequestHandler(Protocol):
     def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
         """The peer reset or stopped the stream; both directions are closed already."""
 
+
+class OwnHandler(RequestHandler, Protocol):
+    """The same for a request of ours."""
+
     def on_timeout(self, stream: RequestStream, now: float) -> None:
         """No first answer to our request within its time; it is cancelled already."""
+
+
+class ServedHandler(RequestHandler):
+    """The same for a request of the peer's, with what most kinds do alike."""
+
+    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
+        """No more updates; what was asked for goes on (MOQT-22 6.4.2.2)."""
+
+    def expire(self, stream: RequestStream, now: float) -> None:
+        """The authorization has run out: end it as if the peer had cancelled (9.20.16)."""
+        stream.cancel(StreamResetCode.EXPIRED_AUTH_TOKEN)
+        self.on_cancelled(stream, StreamResetCode.EXPIRED_AUTH_TOKEN, now)
 
 
 class RequestStream:

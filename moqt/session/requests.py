@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from moqt.session.authorization import AuthToken
     from moqt.session.context import SessionContext
+    from moqt.session.request_stream import OwnHandler
     from moqt.session.token_sender import TokenPlan
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
@@ -103,7 +104,7 @@ class Requests:
     def open(
         self,
         kind: RequestKind,
-        handler: RequestHandler,
+        handler: OwnHandler,
         build: Callable[[int], Opener],
         *,
         now: float,
@@ -142,7 +143,7 @@ class Requests:
         context.stats.open_requests += 1
         context.stats.requests_sent += 1
         deadline = now + (context.config.request_timeout_s if timeout_s is None else timeout_s)
-        stream.answer_timer = context.timers.at(deadline, partial(self._time_out, stream))
+        stream.answer_timer = context.timers.at(deadline, partial(self._time_out, stream, handler))
         self.tokens.sent(plan, stream.request_id, stream_id)
         stream.send_octets(octets)
         return stream
@@ -184,12 +185,10 @@ class Requests:
         handle.note_update(update_id, parameters)
         return update_id
 
-    def _time_out(self, stream: RequestStream, now: float) -> None:
+    def _time_out(self, stream: RequestStream, handler: OwnHandler, now: float) -> None:
         stream.answer_timer = None
-        handler = stream.handler
         stream.cancel(StreamResetCode.CANCELLED)
-        if handler is not None:
-            handler.on_timeout(stream, now)
+        handler.on_timeout(stream, now)
 
     def find(self, request_id: int) -> RequestStream | None:
         """Return the stream of an open request, ours or the peer's."""

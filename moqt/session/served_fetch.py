@@ -8,6 +8,7 @@ from moqt.codes import StreamResetCode
 from moqt.session.cursor import CursorState, Flow
 from moqt.session.endings import reset_code_for
 from moqt.session.outbound import FetchCursor
+from moqt.session.request_stream import ServedHandler
 from moqt.wire.messages import RequestOk, RequestUpdate
 from moqt.wire.params import Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ServedFetch"]
 
 
-class ServedFetch:
+class ServedFetch(ServedHandler):
     """Sends a range of a track on one stream. FETCH_OK has been sent before it starts.
 
     The request stream is ended by FIN when no REQUEST_UPDATE can be answered any more: after the
@@ -100,9 +101,6 @@ class ServedFetch:
     def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
         """The subscriber has enough (MOQT-22 3.2.4)."""
         self.release(StreamResetCode.CANCELLED)
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Never: the peer's requests have no answer timer."""
 
     # End
 

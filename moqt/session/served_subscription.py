@@ -10,6 +10,7 @@ from moqt.session.datagram_queue import DatagramQueue
 from moqt.session.endings import cut_reason, reset_code_for
 from moqt.session.linger import Linger
 from moqt.session.outbound import FetchCursor, SubgroupCursor
+from moqt.session.request_stream import ServedHandler
 from moqt.session.states import Phase
 from moqt.session.timeouts import DeliveryTimeouts
 from moqt.wire.filters import FilterRejected
@@ -68,7 +69,7 @@ class _Fill:
         self.subscription.stopped(cursor)
 
 
-class ServedSubscription:
+class ServedSubscription(ServedHandler):
     """Sends a track's Objects from one moment on, and fills from before it.
 
     Objects that exist when it starts are never sent by itself: its cursors start at the end of each
@@ -179,15 +180,9 @@ class ServedSubscription:
         self.stream.send(error)
         self.end(PublishDoneCode.UPDATE_FAILED, error.reason)
 
-    def on_peer_fin(self, stream: RequestStream, now: float) -> None:
-        """No more updates; Objects go on (MOQT-22 6.4.2.2)."""
-
     def on_cancelled(self, stream: RequestStream, raw_code: int, now: float) -> None:
         """The subscriber has enough: reset every data stream, no PUBLISH_DONE."""
         self.release(StreamResetCode.CANCELLED)
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Never: the peer's requests have no answer timer."""
 
     # Updates
 
@@ -454,8 +449,8 @@ class ServedSubscription:
         self._close(reset_code_for(code), fails=True)
         self._finish(code, reason)
 
-    def expire(self, now: float) -> None:
-        """The authorization has run out (MOQT-22 9.20.16)."""
+    def expire(self, stream: RequestStream, now: float) -> None:
+        """The authorization has run out: say so by PUBLISH_DONE (MOQT-22 9.20.16)."""
         if not self.is_over:
             self.end(PublishDoneCode.EXPIRED, "the authorization has expired")
 

@@ -15,6 +15,7 @@ from moqt.session.events import (
     UpdateRejected,
 )
 from moqt.session.own_request import OwnRequest, Updatable
+from moqt.session.request_stream import ServedHandler
 from moqt.session.states import Phase
 from moqt.wire.messages import (
     PublishDone,
@@ -162,7 +163,7 @@ class SubscribeRequest(TrackHandle, OwnRequest):
         self.subscription.session_over()
 
 
-class PublicationOffer(TrackHandle):
+class PublicationOffer(TrackHandle, ServedHandler):
     """A PUBLISH of the peer: an offer, and once it is accepted a subscription."""
 
     def __init__(
@@ -317,6 +318,3 @@ class PublicationOffer(TrackHandle):
     def _withdraw(self, reset: StreamResetCode | None) -> None:
         self._drop()
         self.context.emit(RequestEnded(self.stream.request_id, reset, self._watch_id))
-
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """Not for a request of the peer's."""
