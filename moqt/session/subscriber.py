@@ -56,6 +56,8 @@ class Subscriber:
         """By the Request ID that FETCH_HEADER names."""
         self.awaited_fills: dict[int, Subscription] = {}
         """Fills that were asked for and whose stream has not come, by their Request ID."""
+        self.ending: dict[Subscription, None] = {}
+        """Those that have PUBLISH_DONE and wait for streams."""
         self._lost_fill_timer: Timer | None = None
         self.inbound: Inbound
         """Set right after construction; the two know each other."""
@@ -252,6 +254,7 @@ class Subscriber:
     def forget(self, subscription: Subscription) -> None:
         """A subscription is over."""
         self._context.handles.pop(subscription.request_id, None)
+        self.ending.pop(subscription, None)
         self.leave_track(subscription.track, subscription)
 
     def on_nameless_reset(self, now: float) -> None:
@@ -263,10 +266,8 @@ class Subscriber:
                 now + self._context.config.lost_fill_timeout_s,
                 lambda later: self._lose_suspects(suspects, later),
             )
-        for track in list(self._tracks.values()):
-            for request in list(track.requests):
-                if isinstance(request, Subscription):
-                    request.on_stream_over(now)
+        for subscription in list(self.ending):
+            subscription.on_stream_over(now)
 
     def stop_awaiting(self, fill_id: int) -> None:
         """A fill's stream is there, or not awaited any more."""

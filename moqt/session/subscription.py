@@ -350,6 +350,7 @@ class Subscription:
         self.stream.finish()
         self._end_if_complete()
         if not self._is_over:
+            self._subscriber.ending[self] = None
             self._wait_for_streams(now)
 
     def _end_if_complete(self) -> None:

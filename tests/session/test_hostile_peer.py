@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moqt.codes import ObjectStatus, PublishDoneCode, RequestErrorCode
 from moqt.session.config import Role, SessionConfig
 from moqt.session.directory import TrackDirectory
+from moqt.session.events import SubscriptionEnded
 from moqt.session.source import TrackSource
+from moqt.session.subscription import Subscription
 from moqt.session.track_state import GroupState, TrackState
 from moqt.testing import ScriptedPeer
-from moqt.types import Location, ObjectHeader
+from moqt.types import FullTrackName, Location, ObjectHeader
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import (
+    Fetch,
+    FetchOk,
     PublishDone,
     RequestError,
     RequestOk,
@@ -20,7 +26,10 @@ from moqt.wire.messages import (
 )
 from moqt.wire.object_reader import ObjectRead
 from moqt.wire.params import FillParameters, Parameters
-from tests.session.receiving import NAME
+from tests.session.receiving import NAME, NAMESPACE, established, one
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_fills_of_a_subscription_are_bounded() -> None:
@@ -46,6 +55,59 @@ def test_fills_of_a_subscription_are_bounded() -> None:
     assert isinstance(done, PublishDone)
     assert done.code is PublishDoneCode.UPDATE_FAILED
     assert peer.transport.closed is None
+
+
+def test_fetches_whose_streams_wait_are_bounded() -> None:
+    """Their request streams are over by FIN both ways, so these count against no limit."""
+    track = TrackSource(NAME)
+    track.open_group(0).write(0, bytes(1000))
+    directory = TrackDirectory()
+    directory.add(track)
+    peer = ScriptedPeer(Role.SERVER, config=SessionConfig(max_requests=3), directory=directory)
+    peer.transport.max_unidirectional = 1  # our control stream
+    answers = []
+    for _ in range(5):
+        stream = peer.open_bidi()
+        peer.send(stream, Fetch(peer.next_request_id(), NAME), fin=True)
+        answers += peer.messages(stream)
+    assert [type(one) for one in answers] == [FetchOk] * 3 + [RequestError] * 2
+    refusal = answers[-1]
+    assert isinstance(refusal, RequestError)
+    assert refusal.code is RequestErrorCode.EXCESSIVE_LOAD
+    assert refusal.retry_interval_ms is not None
+    peer.transport.max_unidirectional = 10
+    peer.after()
+    peer.send(stream := peer.open_bidi(), Fetch(peer.next_request_id(), NAME), fin=True)
+    assert isinstance(peer.messages(stream)[0], FetchOk)
+
+
+def test_a_reset_that_says_nothing_costs_no_look_at_all_subscriptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only those are looked at that have PUBLISH_DONE and wait for a stream."""
+    looked_at: list[int] = []
+    on_stream_over = Subscription.on_stream_over
+
+    def count(subscription: Subscription, now: float) -> None:
+        looked_at.append(subscription.request_id)
+        on_stream_over(subscription, now)
+
+    monkeypatch.setattr(Subscription, "on_stream_over", count)
+    peer = ScriptedPeer()
+    for alias in range(20):
+        established(
+            peer, name=FullTrackName(NAMESPACE, b"%d" % alias), alias=alias, stream_id=4 * alias
+        )
+    peer.reset(peer.open_uni())
+    assert looked_at == []
+    ending = PublishDone(code=PublishDoneCode.GOING_AWAY, stream_count=3)
+    peer.send(4 * 7, ending, fin=True)
+    peer.reset(peer.open_uni())
+    assert looked_at == [14]
+    peer.reset(peer.open_uni())
+    assert one(peer.take(SubscriptionEnded)).request_id == 14
+    peer.reset(peer.open_uni())
+    assert looked_at == [14, 14]
 
 
 def test_end_of_track_said_again_costs_no_look_at_all_groups() -> None:
