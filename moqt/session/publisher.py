@@ -15,6 +15,7 @@ from moqt.session.config import Role
 from moqt.session.deadlines import SubgroupDeadlines
 from moqt.session.moving import ServedRequest
 from moqt.session.publication import Publication
+from moqt.session.requests import OVERLOAD_RETRY_MS
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch
 from moqt.session.served_subscription import ServedSubscription
@@ -136,7 +137,7 @@ class Publisher:
     def on_fetch(self, stream: RequestStream, message: Fetch, now: float) -> None:
         """Answer a FETCH of the peer's and begin to deliver."""
         track = self._find(stream, message)
-        if track is None:
+        if track is None or self._refuse_fetch_too_many(stream):
             return
         parameters = message.parameters
         filters = RangeFilters(parameters.range_filters)
@@ -161,6 +162,20 @@ class Publisher:
             filters if filters.filters else None,
             parameters.group_order or GroupOrder.ASCENDING,
         )
+
+    def _refuse_fetch_too_many(self, stream: RequestStream) -> bool:
+        """Fetches count here: the stream of one may have ended both ways before it is served."""
+        limit = self.context.config.max_requests
+        if len(self._served) < limit or self.open_fetches < limit:
+            return False
+        stream.refuse_with(
+            RequestError(
+                code=RequestErrorCode.EXCESSIVE_LOAD,
+                reason="too many open fetches",
+                retry_interval_ms=OVERLOAD_RETRY_MS,
+            )
+        )
+        return True
 
     def on_track_status(self, stream: RequestStream, message: TrackStatus, now: float) -> None:
         """Answer a TRACK_STATUS of the peer's; it leaves nothing behind (MOQT-22 9.13)."""
