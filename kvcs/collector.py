@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from kvcs.config import ConsumerConfig
     from kvcs.destinations import Destinations
+    from kvcs.endpoints import Endpoints
     from kvcs.errors import MissingObject
-    from kvcs.feeds import Feed, Network
+    from kvcs.feeds import Feed
     from kvcs.kvsp.identity import Prefix
     from kvcs.kvsp.shapes import AnyArray
     from kvcs.manifest import Manifest, SegmentEntry
@@ -67,11 +68,14 @@ MAX_PROBLEMS = 8
 
 
 class Collector:
-    """Fills an assembly from a first feed, and from others when that one fails."""
+    """Fills an assembly from a first feed, and from others when that one fails.
+
+    `others` gives further sources whenever it is asked: publications that were found meanwhile.
+    """
 
     def __init__(
         self,
-        network: Network,
+        endpoints: Endpoints,
         *,
         prefix: Prefix,
         first_layer: int,
@@ -80,6 +84,7 @@ class Collector:
         destinations: Destinations,
         require_listed: bool,
         sources: Iterable[Source],
+        others: Callable[[], Iterable[Source]],
         recompute: Recompute | None,
         recovery_deadline_s: float,
         config: ConsumerConfig,
@@ -103,7 +108,8 @@ class Collector:
             require_listed=require_listed,
             stats=stats,
         )
-        self._network = network
+        self._endpoints = endpoints
+        self._others = others
         self._prefix = prefix
         self._blocks = blocks
         self._has_v = any(
@@ -281,7 +287,7 @@ class Collector:
             slots=self._slots,
             threads=self._threads,
             stats=self.stats,
-            redirected=lambda error: self._network.redirected(feed, error),
+            redirected=lambda error: self._endpoints.redirected(feed, error),
         )
 
     def _adopt(self, feed: Feed) -> None:
@@ -330,7 +336,7 @@ class Collector:
             return
         following: Feed | None = None
         try:
-            following = await self._network.next_feed(feed, uri)
+            following = await self._endpoints.next_feed(self._prefix, feed, uri)
             if self._feed is feed:
                 await self._take_over(following)
                 self.stats.moves += 1
@@ -424,7 +430,7 @@ class Collector:
             if not is_attempting:
                 self._recovery.pause(now)
             return
-        self._recovery.add_sources(self._network.others())
+        self._recovery.add_sources(self._others())
         self._recovery.begin(now)
         if is_attempting:
             return  # it ends within its share of the time
@@ -480,7 +486,7 @@ class Collector:
 
     async def _reconnect(self) -> None:
         old = self.feed
-        feed = await self._network.next_feed(old)
+        feed = await self._endpoints.next_feed(self._prefix, old)
         if self._feed is not old:  # a GOAWAY led there meanwhile
             await feed.close()
             return
@@ -494,7 +500,7 @@ class Collector:
         namespace = source.namespace if isinstance(source, OtherPublication) else ours.namespace
         if namespace == ours.namespace and (source.url or ours.url) == ours.url:
             return
-        feed = await self._network.open_feed(namespace, source.url)
+        feed = await self._endpoints.open_feed(self._prefix, namespace, source.url)
         try:
             if is_other:
                 check_mix(

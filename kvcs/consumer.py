@@ -12,30 +12,22 @@ from kvcs.assembly import UsableLayer
 from kvcs.collector import Collector
 from kvcs.config import ConsumerConfig
 from kvcs.destinations import Destinations
-from kvcs.feeds import Feed
+from kvcs.endpoints import Endpoints
 from kvcs.finder import Finder
 from kvcs.kvsp.identity import Prefix
-from kvcs.manifest_feed import ManifestFeed
-from kvcs.names import MANIFEST
-from kvcs.recovery import Endpoint, OtherPublication
+from kvcs.recovery import Endpoint
 from kvcs.stats import ConsumerStats, RetrievalStats
 from kvcs.trust import Trust
-from kvcs.watch import Watches
-from moqt.asyncio.dialing import dialer
-from moqt.asyncio.following import FollowConfig, Sessions, follow
-from moqt.asyncio.roaming import Client
 from moqt.errors import ResourceBusy
-from moqt.types import FullTrackName
-from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
     from kvcs.collector import Recompute
     from kvcs.destinations import Into
-    from kvcs.discovery import Discovery
     from kvcs.errors import MissingObject
+    from kvcs.feeds import Feed
     from kvcs.keys import TrustedKeys
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
@@ -43,9 +35,7 @@ if TYPE_CHECKING:
     from kvcs.recovery import Source
     from kvcs.watch import Watching
     from moqt.asyncio.config import TransportConfig
-    from moqt.asyncio.following import Place
     from moqt.asyncio.session import MoqtSession
-    from moqt.errors import RequestRejected
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
@@ -180,48 +170,11 @@ class Retrieval:
 class Consumer:
     """Retrieves caches of one scope from one server or relay. Made by `connect`."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        scope: Scope,
-        ca: Pem | None,
-        insecure: bool,
-        trust: Trust,
-        config: ConsumerConfig,
-        session_config: SessionConfig | None,
-        transport_config: TransportConfig | None,
-        auth_tokens: Sequence[AuthToken] = (),
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, *, scope: Scope, config: ConsumerConfig) -> None:
         self.config = config
-        self._url = url
+        self._endpoints = endpoints
         self._scope = scope
-        self._trust = trust
         self._stats = ConsumerStats()
-        home = MoqtUri.parse(url)
-        self._named_hosts: set[str] = set()
-        dial = dialer(
-            home,
-            ca=ca,
-            insecure=insecure,
-            config=session_config,
-            transport_config=transport_config,
-            tokens=auth_tokens,
-            request_tokens=auth_tokens,
-            trusted_hosts=self._named_hosts,
-            later_timeout_s=config.connect_timeout_s,
-        )
-        follow_timeout_s = (
-            2 * config.request_timeout_s + config.manifest_timeout_s + config.connect_timeout_s
-        )
-        limits = FollowConfig(
-            max_redirects=config.max_redirects,
-            max_sessions=config.max_endpoints + 2,  # the own one, and one that is being left
-            follow_timeout_s=follow_timeout_s,
-        )
-        self._sessions = Sessions(home, dial, limits)
-        self._client = Client(self._sessions)
-        self._watches = Watches()
         self._retrievals: set[Retrieval] = set()
         self._threads = ThreadPoolExecutor(config.worker_threads, "kvcs-consumer")
 
@@ -250,19 +203,20 @@ class Consumer:
         and each request to it; they are sent to no other one (MOQT-22 8.9).
         Raises: what `moqt.connect` raises; ValueError for `require_signature` without keys.
         """
-        consumer = cls(
+        config = config or ConsumerConfig()
+        endpoints = Endpoints(
             url,
-            scope=scope,
+            config=config,
+            trust=Trust(trusted_keys, require_signature),
             ca=ca,
             insecure=insecure,
-            trust=Trust(trusted_keys, require_signature),
-            config=config or ConsumerConfig(),
             session_config=session_config,
             transport_config=transport_config,
             auth_tokens=auth_tokens,
         )
+        consumer = cls(endpoints, scope=scope, config=config)
         try:
-            await consumer._sessions.home()
+            await endpoints.place()
             yield consumer
         finally:
             await consumer._close()
@@ -277,7 +231,7 @@ class Consumer:
     @property
     def session(self) -> MoqtSession:
         """The session with the consumer's own endpoint, the last one if it is lost."""
-        return self._client.session
+        return self._endpoints.session
 
     @property
     def stats(self) -> ConsumerStats:
@@ -336,7 +290,7 @@ class Consumer:
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
             taken = covered if blocks is None else min(blocks, covered)
             collector = Collector(
-                _Network(self, prefix, finder.discovery),
+                self._endpoints,
                 prefix=prefix,
                 first_layer=first_layer,
                 last_layer=last_layer,
@@ -348,8 +302,9 @@ class Consumer:
                     tokens=taken * descriptor.block_tokens,
                     into=into,
                 ),
-                require_listed=self._trust.require_signature,
+                require_listed=self._endpoints.trust.require_signature,
                 sources=[Endpoint(s) if isinstance(s, str) else s for s in sources],
+                others=finder.others,
                 recompute=recompute,
                 recovery_deadline_s=deadline_s,
                 config=self.config,
@@ -359,7 +314,7 @@ class Consumer:
             collector.begin(feed)
             return collector, taken
 
-        finder = Finder(_Publications(self), prefix, begin, self.config)
+        finder = Finder(self._endpoints, prefix, begin, self.config)
         try:
             if publication is not None:
                 collector, taken = await finder.take(publication)
@@ -384,115 +339,14 @@ class Consumer:
         else:
             self._stats.incomplete += 1
 
-    # Sessions
-
-    async def _place(self, url: str | None) -> Place:
-        """Return the session with an endpoint, or the one that follows it."""
-        if url is None or url == self._url:
-            return await self._sessions.home()
-        uri = MoqtUri.parse(url)
-        self._named_hosts.add(uri.host.lower())
-        return await self._sessions.at(uri)
-
     async def _close(self) -> None:
         for retrieval in tuple(self._retrievals):
             await retrieval.close()
-        await self._watches.close()
-        await self._sessions.close()
+        await self._endpoints.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _open_feed(
-        self, prefix: Prefix, namespace: TrackNamespace, place: Place, url: str | None
-    ) -> Feed:
-        """Return a publication with a first manifest that holds, at `place` or where that leads.
-
-        Raises: see `Network.open_feed`.
-        """
-
-        async def attempt(
-            session: MoqtSession, target: FullTrackName
-        ) -> tuple[ManifestFeed, Manifest]:
-            manifests = ManifestFeed(
-                session,
-                target.namespace,
-                compatibility_id=prefix.compatibility_id,
-                trust=self._trust,
-                config=self.config,
-            )
-            try:
-                await manifests.__aenter__()
-                return manifests, await manifests.first()
-            except BaseException:
-                await manifests.__aexit__(None, None, None)
-                raise
-
-        name = FullTrackName(namespace, MANIFEST)
-        visit, target, (manifests, manifest) = await follow(
-            self._sessions, place, name, attempt, what=f"manifest of {namespace}"
-        )
-        return Feed(visit, target.namespace, manifests, manifest, url)
 
     def __repr__(self) -> str:
         return f"<Consumer scope_id={self.scope_id.hex()} retrievals={len(self._retrievals)}>"
-
-
-class _Publications:
-    """The consumer's own endpoint as a `Finder` sees it."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    async def open_feed(self, prefix: Prefix, namespace: TrackNamespace) -> Feed:
-        """Return a publication with a first manifest that holds."""
-        place = await self._consumer._place(None)
-        return await self._consumer._open_feed(prefix, namespace, place, None)
-
-    async def watching(self, discovery: Discovery) -> Watching:
-        """Return a watching that feeds `discovery`."""
-        await self._consumer._place(None)
-        return self._consumer._watches.watching(self._consumer._client, discovery)
-
-    def raise_if_lost(self) -> None:
-        """Raise SessionClosed when the session is lost; one that was left is not."""
-        session = self._consumer.session
-        if session.goaway_received is None:
-            session.raise_if_closed()
-
-
-class _Network:
-    """A consumer as one retrieval's recovery sees it."""
-
-    def __init__(self, consumer: Consumer, prefix: Prefix, discovery: Discovery) -> None:
-        self._consumer = consumer
-        self._prefix = prefix
-        self._discovery = discovery
-
-    async def open_feed(self, namespace: TrackNamespace, url: str | None) -> Feed:
-        """Connect if need be and return a publication with a first manifest that holds."""
-        place = await self._consumer._place(url)
-        return await self._consumer._open_feed(self._prefix, namespace, place, url)
-
-    async def next_feed(self, feed: Feed, uri: str = "") -> Feed:
-        """Return the same publication at `uri`, or at the session that follows that of `feed`."""
-        place = feed.visit.place
-        if uri:
-            sessions = self._consumer._sessions
-            place = await sessions.at(sessions.target(place, uri))
-        return await self._consumer._open_feed(self._prefix, feed.namespace, place, feed.url)
-
-    async def redirected(
-        self, feed: Feed, error: RequestRejected
-    ) -> tuple[MoqtSession, FullTrackName]:
-        """Return where a REDIRECT of one of the tracks of `feed` leads."""
-        assert error.redirect_name is not None
-        sessions = self._consumer._sessions
-        place = await sessions.at(sessions.target(feed.visit.place, error.redirect_uri or ""))
-        feed.stay(place.visit())
-        return place.session, error.redirect_name
-
-    def others(self) -> Iterable[Source]:
-        """Return the other publications of the same prefix."""
-        return [OtherPublication(found.namespace) for found in self._discovery.others()]
 
 
 def _layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvcs.errors import PublicationUnusable
 from kvcs.kvsp.codecs import CODECS, Codec
@@ -13,18 +13,14 @@ from kvcs.kvsp.shapes import Component
 from kvcs.names import DataTrackName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kvcs.config import ConsumerConfig
     from kvcs.manifest import Manifest, SegmentEntry
     from kvcs.manifest_feed import ManifestFeed
-    from kvcs.recovery import Source
     from moqt.asyncio.following import Visit
     from moqt.asyncio.session import MoqtSession
-    from moqt.errors import RequestRejected
-    from moqt.types import FullTrackName, TrackNamespace
+    from moqt.types import TrackNamespace
 
-__all__ = ["Feed", "Network", "choose_tracks"]
+__all__ = ["Feed", "choose_tracks"]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,31 +82,6 @@ class Feed:
         """Unsubscribe from the manifest, and leave the session. Harmless twice."""
         self.is_closed = True
         await self._stack.aclose()
-
-
-class Network(Protocol):
-    """How a retrieval reaches endpoints; the consumer."""
-
-    async def open_feed(self, namespace: TrackNamespace, url: str | None) -> Feed:
-        """Connect if need be and return a publication with a first manifest that holds.
-
-        Raises: PublicationUnusable, MoqtError.
-        """
-
-    async def next_feed(self, feed: Feed, uri: str = "") -> Feed:
-        """Return the same publication at `uri`, or at the session that follows that of `feed`.
-
-        That is where its GOAWAY leads, a new one when it is lost, else the same. Raises: as
-        `open_feed`; FollowFailed.
-        """
-
-    async def redirected(
-        self, feed: Feed, error: RequestRejected
-    ) -> tuple[MoqtSession, FullTrackName]:
-        """Return where a REDIRECT of one of the tracks of `feed` leads. Raises: MoqtError."""
-
-    def others(self) -> Iterable[Source]:
-        """Return other publications of the same prefix that were discovered."""
 
 
 def choose_tracks(

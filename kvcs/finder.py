@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvcs.discovery import Discovery
 from kvcs.errors import (
@@ -13,6 +13,7 @@ from kvcs.errors import (
     PublicationUnusable,
 )
 from kvcs.names import PublicationName
+from kvcs.recovery import OtherPublication
 from moqt.errors import MoqtError
 
 if TYPE_CHECKING:
@@ -20,25 +21,14 @@ if TYPE_CHECKING:
 
     from kvcs.collector import Collector
     from kvcs.config import ConsumerConfig
+    from kvcs.endpoints import Endpoints
     from kvcs.feeds import Feed
     from kvcs.kvsp.identity import Prefix
+    from kvcs.recovery import Source
     from kvcs.watch import Watching
     from moqt.types import TrackNamespace
 
-__all__ = ["Finder", "Publications"]
-
-
-class Publications(Protocol):
-    """Where publications are looked for; the consumer's own endpoint."""
-
-    async def open_feed(self, prefix: Prefix, namespace: TrackNamespace) -> Feed:
-        """Return a publication with a first manifest that holds. Raises: as `Network.open_feed`."""
-
-    async def watching(self, discovery: Discovery) -> Watching:
-        """Return a watching that feeds `discovery`. Raises: MoqtError."""
-
-    def raise_if_lost(self) -> None:
-        """Raise SessionClosed when the endpoint's session is lost."""
+__all__ = ["Finder"]
 
 
 class Finder:
@@ -50,12 +40,12 @@ class Finder:
 
     def __init__(
         self,
-        publications: Publications,
+        endpoints: Endpoints,
         prefix: Prefix,
         begin: Callable[[Feed, int], tuple[Collector, int]],
         config: ConsumerConfig,
     ) -> None:
-        self._publications = publications
+        self._endpoints = endpoints
         self._prefix = prefix
         self._begin = begin
         self._config = config
@@ -83,7 +73,7 @@ class Finder:
         return await self._begin_with(namespace, covered)
 
     async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> tuple[Collector, int]:
-        feed = await self._publications.open_feed(self._prefix, namespace)
+        feed = await self._endpoints.open_feed(self._prefix, namespace)
         try:
             return self._begin(feed, blocks)
         except BaseException:
@@ -97,7 +87,7 @@ class Finder:
         """
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
-        self.watching = await self._publications.watching(self.discovery)
+        self.watching = await self._endpoints.watching(self.discovery)
         deadline = loop.time() + timeout_s
         last_try = deadline + self._config.manifest_timeout_s
         while True:
@@ -112,7 +102,7 @@ class Finder:
                     begun = await self._begin_with(found.namespace, found.blocks)
                 except (PublicationUnusable, MoqtError) as error:
                     problem = error
-                    self._publications.raise_if_lost()
+                    self._endpoints.raise_if_lost()
                     continue
                 await self.watching.keep_only(found.blocks)
                 return begun
@@ -121,7 +111,7 @@ class Finder:
             if self.discovery.is_exhausted or (now >= deadline and not is_settling):
                 break
             await self.watching.wait_until(deadline if settles is None else settles)
-            self._publications.raise_if_lost()
+            self._endpoints.raise_if_lost()
         problem = problem or self.watching.denial
         if problem is not None:
             raise problem
@@ -129,6 +119,10 @@ class Finder:
             f"nobody publishes this prompt's {self._prefix.blocks} blocks or a shorter prefix of "
             f"them (waited {timeout_s:g} s)"
         )
+
+    def others(self) -> list[Source]:
+        """Return the other publications of the same prefix that were found so far."""
+        return [OtherPublication(found.namespace) for found in self.discovery.others()]
 
     async def close(self) -> None:
         """Ask for nothing more."""

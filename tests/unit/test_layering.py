@@ -57,14 +57,10 @@ PURE = (
 )
 """They know no asyncio, sockets, threads or clocks."""
 
-ASYNCIO_USERS = (
-    "kvcs.publisher",
-    "kvcs.consumer",
-    "kvcs.blocking*",
-    "kvcs.cli*",
-    "kvcs.integrations*",
-)
-"""All of kvcs that may import moqt.asyncio, by whichever name."""
+SESSION_MAKERS = ("kvcs.publisher", "kvcs.endpoints", "kvcs.interop_client*", "kvcs.cli*")
+"""All of kvcs that imports what makes sessions, at runtime; types are free."""
+
+MAKING_SESSIONS = ("moqt", "moqt.asyncio*", "moqt.tools*")
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -133,12 +129,23 @@ def test_the_core_knows_no_io_threads_or_clocks(module: str) -> None:
         assert name.split(".", maxsplit=1)[0] not in IO | CLOCKS, f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", sorted(KVCS))
-def test_only_the_outer_rooms_of_kvcs_use_asyncio_sessions(module: str) -> None:
-    if fits(module, ASYNCIO_USERS) or module == "kvcs":
-        return
-    for name in imports(KVCS[module], types_too=False):
-        assert not name.startswith("moqt.asyncio"), f"{module} imports {name}"
+def test_few_rooms_of_kvcs_make_sessions() -> None:
+    """The others are handed them."""
+    makers = {
+        module
+        for module, path in KVCS.items()
+        if any(fits(name, MAKING_SESSIONS) for name in imports(path, types_too=False))
+    }
+    assert [module for module in makers if not fits(module, SESSION_MAKERS)] == []
+    assert [rule for rule in SESSION_MAKERS if not any(fnmatch(m, rule) for m in makers)] == []
+
+
+def test_the_architecture_names_every_module_of_kvcs() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rooms = text.partition("\nkvcs/ ")[2].partition("\ninterop/ ")[0]
+    named = set(rooms.replace("/", " ").split())
+    modules = {module.split(".")[1] for module in KVCS if module not in ("kvcs", "kvcs.__main__")}
+    assert sorted(modules - named) == []
 
 
 @pytest.mark.parametrize("module", sorted(KVCS))

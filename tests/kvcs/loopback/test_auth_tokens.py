@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ from kvcs.blocking import Consumer as BlockingConsumer
 from kvcs.consumer import Consumer
 from kvcs.names import NamespaceForm, scope_prefix
 from kvcs.publisher import Producer
+from moqt.asyncio.client import InsecureConnectionWarning
 from moqt.asyncio.server import serve
 from moqt.codes import RequestErrorCode
-from moqt.errors import RequestRejected
+from moqt.errors import ConnectFailed, RequestRejected
 from moqt.session.authorization import (
     Allowed,
     AuthToken,
@@ -21,6 +23,7 @@ from moqt.session.authorization import (
     KnownTokens,
     SessionAccess,
 )
+from moqt.uri import MoqtUri
 from tests.kvcs.stage import CONSUMING, PRODUCING, QUICK, Stage, take
 from tests.kvcs.support import SCOPE, describe, prompt
 
@@ -110,10 +113,36 @@ async def test_tokens_go_to_no_other_endpoint(certificate: CertificatePair) -> N
         ) as consumer,
     ):
         assert seen[0].tokens == (TOKEN,)
-        await consumer._place(f"moqt://localhost:{server.port}/")
+        await consumer._endpoints.place(f"moqt://localhost:{server.port}/")
         assert seen[1].tokens == ()
-        await consumer._place(f"moqt://127.0.0.1:{server.port}/other")
+        await consumer._endpoints.place(f"moqt://127.0.0.1:{server.port}/other")
         assert seen[2].tokens == (TOKEN,)
+
+
+async def test_only_endpoints_that_the_caller_names_may_go_unverified(
+    certificate: CertificatePair,
+) -> None:
+    """The same host as a redirect would name it, and then as a source of recovery."""
+    async with serve(
+        "127.0.0.1",
+        0,
+        certificate=certificate.certificate,
+        private_key=certificate.private_key,
+        transport_config=QUICK,
+    ) as server:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InsecureConnectionWarning)
+            async with Consumer.connect(
+                f"moqt://127.0.0.1:{server.port}/",
+                scope=SCOPE,
+                insecure=True,
+                transport_config=QUICK,
+            ) as consumer:
+                other = f"moqt://localhost:{server.port}/"
+                with pytest.raises(ConnectFailed, match="not trusted"):
+                    await consumer._endpoints._sessions.at(MoqtUri.parse(other))
+                place = await consumer._endpoints.place(other)
+                assert not place.session.is_closed
 
 
 async def test_a_relay_is_shown_the_producers_token(certificate: CertificatePair) -> None:
