@@ -12,12 +12,12 @@ from moqt.session.events import (
     FetchEstablished,
     RequestAccepted,
     RequestRejected,
-    TrackMalformed,
 )
 from moqt.session.malformed import MalformedTrack
 from moqt.session.own_request import OwnRequest
 from moqt.session.stream_wait import StreamWait
 from moqt.session.subscribe_request import refusal
+from moqt.session.track_request import TrackRequest
 from moqt.types import Location
 from moqt.wire.filters import LocationFilterType
 from moqt.wire.messages import FetchOk, RequestOk
@@ -59,7 +59,7 @@ class StatusRequest(OwnRequest):
         )
 
 
-class FetchRequest(OwnRequest):
+class FetchRequest(TrackRequest, OwnRequest):
     """A FETCH of ours; it ends when its data stream is over and it has its answer."""
 
     def __init__(
@@ -153,31 +153,13 @@ class FetchRequest(OwnRequest):
             self.release()
             self.context.emit(event)
 
-    def on_fault(self, reason: str, code: StreamResetCode) -> None:
-        """The track is malformed (all its requests end), or one of our limits is passed."""
-        if code is StreamResetCode.MALFORMED_TRACK:
-            self._subscriber.cancel_track(self.track, reason)
-        else:
-            self.cancel_malformed(reason, code)
-
-    def cancel_malformed(self, reason: str, code: StreamResetCode) -> None:
-        """Cancel and say why."""
-        if not self._is_over:
-            self.cancel(code)
-            self.context.emit(TrackMalformed(self.request_id, reason))
-
-    def cancel(self, code: StreamResetCode) -> None:
-        """Stop the request stream and the data stream; no event (MOQT-22 3.2.4)."""
-        self.stream.cancel(code)
-        self.release(code)
-
     def release(self, code: StreamResetCode = StreamResetCode.CANCELLED) -> None:
         """Drop what it holds."""
         if self._is_over:
             return
         self._is_over = True
         self._stop_waiting()
-        super().release()
+        OwnRequest.release(self)
         self._subscriber.fetch_targets.pop(self.request_id, None)
         self.delivery.stop_all(code)
         self.delivery.close()

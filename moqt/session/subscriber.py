@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moqt.session.requests import Requests, RequestStream
     from moqt.session.sink import ObjectSink
     from moqt.session.timers import Timer
+    from moqt.session.track_request import TrackRequest
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import RangeFilterKind
     from moqt.wire.messages import Publish
@@ -34,17 +35,12 @@ if TYPE_CHECKING:
 __all__ = ["Subscriber"]
 
 
-class _Cancellable(Protocol):
-    def cancel_malformed(self, reason: str, code: StreamResetCode) -> None:
-        """Cancel a request of the track and say why."""
-
-
 @dataclass(slots=True)
 class _Track:
     """A track that requests of ours are about."""
 
     state: TrackState
-    requests: dict[_Cancellable, None]
+    requests: dict[TrackRequest, None]
 
 
 class Subscriber:
@@ -236,7 +232,7 @@ class Subscriber:
             track = self._tracks[name] = _Track(TrackState(name), {})
         return track
 
-    def leave_track(self, state: TrackState, request: _Cancellable) -> None:
+    def leave_track(self, state: TrackState, request: TrackRequest) -> None:
         """A request is over; with its last one a track is forgotten."""
         track = self._tracks.get(state.name)
         if track is not None:

@@ -13,12 +13,12 @@ from moqt.session.events import (
     FillEnded,
     SubscriptionEnded,
     SubscriptionEstablished,
-    TrackMalformed,
 )
 from moqt.session.feeds import FetchTarget, SubgroupFeed
 from moqt.session.seen import SeenNumbers
 from moqt.session.states import Phase
 from moqt.session.stream_wait import StreamWait
+from moqt.session.track_request import TrackRequest
 from moqt.wire.filters import LocationFilter, RangeFilters
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Fill:
     """True once its stream counts, there or lost."""
 
 
-class Subscription:
+class Subscription(TrackRequest):
     """What we know of a subscription, and where its Objects go.
 
     It does not read its request stream: `SubscribeRequest` and `PublicationOffer` do.
@@ -84,7 +84,7 @@ class Subscription:
         self.properties: TrackProperties | None = None
         """The track's, once Established."""
         self._subscriber = subscriber
-        self._context = context
+        self.context = context
         self._range: LocationRange | None = None
         self._alias: TrackAlias | None = None
         self._fills: dict[int, _Fill] = {}
@@ -163,7 +163,7 @@ class Subscription:
             properties.subgroup_delivery_timeout_ms or 0,
         )
         self._resolve(largest)
-        self._context.emit(
+        self.context.emit(
             SubscriptionEstablished(self.request_id, alias, largest, properties, expires_ms)
         )
         self.settle_fill(self.request_id, largest, now)
@@ -211,11 +211,9 @@ class Subscription:
         if not self.forward or not self._fills_something(fill.parameters, largest):
             self.forget_fill(fill_id)
             if not fill.target.is_stopped:
-                self._context.emit(FillEnded(self.request_id, fill_id))
+                self.context.emit(FillEnded(self.request_id, fill_id))
         elif fill.wait is None and not fill.target.is_stopped:
-            fill.wait = StreamWait(
-                self._context, lambda later: self._give_up_fill(fill_id), now=now
-            )
+            fill.wait = StreamWait(self.context, lambda later: self._give_up_fill(fill_id), now=now)
             self._subscriber.settle_lost_fills(now)
 
     def _give_up_fill(self, fill_id: int) -> None:
@@ -223,7 +221,7 @@ class Subscription:
         fill = self._fills[fill_id]
         fill.target.is_stopped = True
         self._stop_waiting(fill_id, fill)
-        self._context.emit(FillEnded(self.request_id, fill_id, StreamResetCode.INTERNAL_ERROR))
+        self.context.emit(FillEnded(self.request_id, fill_id, StreamResetCode.INTERNAL_ERROR))
 
     def _stop_waiting(self, fill_id: int, fill: _Fill) -> None:
         if fill.wait is not None:
@@ -289,7 +287,7 @@ class Subscription:
     ) -> None:
         """A fill stream is over; the subscription goes on."""
         self.forget_fill(target.request_id)
-        self._context.emit(FillEnded(self.request_id, target.request_id, reset, raw_code))
+        self.context.emit(FillEnded(self.request_id, target.request_id, reset, raw_code))
         self.on_stream_over(now)
 
     # Copies on a shared alias
@@ -370,9 +368,9 @@ class Subscription:
 
     def _wait_for_streams(self, now: float) -> None:
         timeout_s = min(self._timeout_ms / 1000, MAX_DONE_WAIT_S)
-        seconds = max(self._context.config.done_timeout_s, timeout_s)
+        seconds = max(self.context.config.done_timeout_s, timeout_s)
         received = self._progress()
-        self._done_timer = self._context.timers.at(
+        self._done_timer = self.context.timers.at(
             now + seconds, lambda later: self._give_up(received, later)
         )
 
@@ -398,30 +396,12 @@ class Subscription:
         """The publisher ended it; what has not come will not."""
         if not self._is_over:
             self.release(StreamResetCode.CANCELLED)
-            self._context.emit(SubscriptionEnded(self.request_id, code, reason, missing))
+            self.context.emit(SubscriptionEnded(self.request_id, code, reason, missing))
 
     def end_by_peer(self, raw_code: int) -> None:
         """The publisher cancelled the request instead of PUBLISH_DONE."""
         code = _DONE_CODES.get(StreamResetCode.from_wire(raw_code), PublishDoneCode.INTERNAL_ERROR)
         self.end(code, f"the publisher cancelled the subscription (0x{raw_code:x})")
-
-    def on_fault(self, reason: str, code: StreamResetCode) -> None:
-        """The track is malformed (all its requests end), or one of our limits is passed."""
-        if code is StreamResetCode.MALFORMED_TRACK:
-            self._subscriber.cancel_track(self.track, reason)
-        else:
-            self.cancel_malformed(reason, code)
-
-    def cancel_malformed(self, reason: str, code: StreamResetCode) -> None:
-        """Cancel and say why."""
-        if not self._is_over:
-            self.cancel(code)
-            self._context.emit(TrackMalformed(self.request_id, reason))
-
-    def cancel(self, code: StreamResetCode) -> None:
-        """End it from our side; no event."""
-        self.stream.cancel(code)
-        self.release(code)
 
     def release(self, code: StreamResetCode) -> None:
         """Drop everything that belongs to it; streams that are still open are stopped."""
