@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from moqt import errors
 from moqt.asyncio.namespaces import NamespaceSubscription
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from moqt.types import FullTrackName, Location, Object, ObjectHeader
 
 __all__ = ["Gate", "Leg", "Roaming", "gate_of"]
+
+MAX_UNREAD_LEGS: Final = 8
+"""Sessions that what lies unread of one request may come from. What each may have unread is bounded
+by `SessionConfig`; so that a peer cannot multiply it by GOAWAY, a further move waits for the
+reader."""
 
 RequestT = TypeVar("RequestT", Subscription, Fetch, NamespaceSubscription)
 ItemT = TypeVar("ItemT")
@@ -121,6 +126,7 @@ class Roaming(Generic[RequestT, ItemT]):
                 if leg.is_left:
                     self._legs.popleft()
                     self._legs[0].cut = leg.cut | self._legs[0].cut
+                    self._signal.fire()
                 elif self._is_settled or leg.request.goaway is None:
                     if self._failure is not None:
                         raise self._failure from end
@@ -168,7 +174,11 @@ class Roaming(Generic[RequestT, ItemT]):
                 leg = self._legs[-1]
                 since = clock()
                 goaway = await leg.request.wait_goaway()
-                if goaway is None or not await self._should_move(leg, goaway):
+                if goaway is None:
+                    return
+                while sum(leg.request.has_unread for leg in self._legs) > MAX_UNREAD_LEGS:
+                    await self._signal.wait()
+                if not await self._should_move(leg, goaway):
                     return
                 is_fruitless = self._progress() == before
                 is_hasty = clock() - since < config.follow_timeout_s

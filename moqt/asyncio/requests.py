@@ -344,6 +344,11 @@ class ItemStream(Request, Generic[ItemT]):
         self._in_hand = item
         return item
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether items wait to be taken."""
+        return bool(self._items)
+
     def leave(self) -> None:
         """Cancel the request if it's open, but keep what has come to be read. It doesn't wait."""
         self._close()

@@ -10,10 +10,11 @@ import pytest
 
 import moqt
 from moqt import errors
+from moqt.asyncio.migration import MAX_UNREAD_LEGS
 from moqt.session.events import ObjectReceived
 from moqt.uri import MoqtUri
 from tests.asyncio.endpoints import NAME, directory_with, poll, serving, write_group
-from tests.asyncio.roaming import client_of, url
+from tests.asyncio.roaming import client_of, take_all, url
 from tests.asyncio.test_following import redirect
 
 if TYPE_CHECKING:
@@ -98,3 +99,33 @@ async def test_closing_a_client_does_not_cancel_who_waits_for_a_session(
             with pytest.raises(errors.SessionClosed, match="the client is closed"):
                 await client._sessions.at(MoqtUri.parse(url(server)))
             await poll(lambda: not server.sessions)
+
+
+async def test_what_lies_unread_comes_from_few_sessions(certificate: CertificatePair) -> None:
+    """A peer that sends an Object and GOAWAY, again and again, finds that it has to wait."""
+    track = moqt.TrackSource(NAME)
+    asked: set[moqt.MoqtSession] = set()
+    rounds = MAX_UNREAD_LEGS + 4
+    async with (
+        serving(certificate, directory_with(track)) as server,
+        client_of(server, certificate) as client,
+        client.subscribe(NAME) as subscription,
+    ):
+        legs = subscription._legs
+        for group_id in range(MAX_UNREAD_LEGS + 1):
+            write_group(track, group_id, objects=1)
+            await poll(lambda: legs[-1].request.has_unread)
+            (served,) = (one for one in server.sessions if one not in asked)
+            asked.add(served)
+            served.goaway(timeout_ms=0)
+            if group_id < MAX_UNREAD_LEGS:
+                await poll(lambda: subscription.moves > group_id)  # noqa: B023
+        await poll(lambda: client.session is not subscription.session)  # which moved without it
+        await client.track_status(NAME)  # answered behind the request that a move would make
+        assert subscription.moves == MAX_UNREAD_LEGS
+        for group_id in range(MAX_UNREAD_LEGS + 1, rounds):
+            write_group(track, group_id, objects=1)
+        track.end()
+        places, _ = await take_all(subscription)
+        assert sorted(places) == [(group_id, 0) for group_id in range(rounds)]
+        assert subscription.moves <= MAX_UNREAD_LEGS + 1
