@@ -367,9 +367,10 @@ class Assembly:
             layer for layer, n in zip(self.layers, self._tracks[track].pending, strict=True) if n
         ]
 
-    def pending(self, track: int) -> list[int]:
-        """Return how many Objects are not verified in a track, a number a layer."""
-        return list(self._tracks[track].pending)
+    def lacking(self, track: int) -> list[tuple[int, int]]:
+        """Return for each layer how many Objects of a track are not verified, of how many."""
+        state = self._tracks[track]
+        return [(n, len(blocks)) for n, blocks in zip(state.pending, state.states, strict=True)]
 
     def missing_blocks(self, track: int, layer: int) -> list[int]:
         """Return the blocks of a layer that are not verified in a track."""

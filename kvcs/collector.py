@@ -27,8 +27,8 @@ from kvcs.errors import (
 from kvcs.feeds import choose_tracks
 from kvcs.kvsp.shapes import Component
 from kvcs.losses import Losses
-from kvcs.overtaken import Overtaken
 from kvcs.recovery import OtherPublication, Recovery, Step, StepKind, check_mix
+from kvcs.standstill import Standstill
 from kvcs.track_feed import TrackFeed, TrackSink
 from kvcs.wanted import WantedTrack
 from moqt.errors import MoqtError
@@ -133,7 +133,11 @@ class Collector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempt: asyncio.Task[None] | None = None
         self._losses = Losses(self.assembly)
-        self._overtaken = Overtaken(self.assembly, timeout_s=config.overtaken_timeout_s)
+        self._standstill = Standstill(
+            self.assembly,
+            stall_timeout_s=config.stall_timeout_s,
+            overtaken_timeout_s=config.overtaken_timeout_s,
+        )
         self._manifest_lost = False
         self._manifest_given_up = False
         self._recovered = False
@@ -141,10 +145,6 @@ class Collector:
         self._problems: list[str] = []
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
-        self._front: tuple[int | None, int] = (None, -1)
-        self._objects = -1
-        self._front_since = self._any_since = 0.0
-        self._is_stalled = False
 
     # For the retrieval
 
@@ -182,7 +182,7 @@ class Collector:
     @property
     def is_stalled(self) -> bool:
         """Whether nothing has come for `stall_timeout_s`."""
-        return self._is_stalled
+        return self._standstill.is_stalled
 
     def progressed(self, track: int, layer: int, block: int) -> None:
         """An Object was verified."""
@@ -359,24 +359,18 @@ class Collector:
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
-        self._front_since = self._any_since = loop.time()
         while self._failure is None:
             self._changed.clear()
             self._collect(self.assembly.next_usable)
             if self.assembly.is_complete:
                 return
             now = loop.time()
-            self._watch_progress(now)
-            for track, layer in self._overtaken.look(now, [one.blocks for one in self._wanted]):
-                self.lose(track, layer)
+            self._look(now)
             self._recover(now)
             if self._is_hopeless():
                 return
-            look_again = self._front_since + self._config.stall_timeout_s
-            if self._overtaken.next_look is not None:
-                look_again = min(look_again, self._overtaken.next_look)
             try:
-                async with asyncio.timeout_at(max(look_again, now)):
+                async with asyncio.timeout_at(max(self._standstill.next_look, now)):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -387,30 +381,14 @@ class Collector:
             self.ready.append(layer)
             self._news.set()
 
-    def _watch_progress(self, now: float) -> None:
-        """Find out standstill: of everything, or of the layer that is waited for."""
-        objects = self.stats.objects + self.stats.recomputed
-        if objects != self._objects:
-            self._objects = objects
-            self._any_since = now
-        layer = self.assembly.front
-        front = (layer, 0 if layer is None else self.assembly.progress(layer))
-        if front != self._front:
-            self._front = front
-            self._front_since = now
-            self._is_stalled = False
-            return
-        if now - self._front_since < self._config.stall_timeout_s:
-            return
-        self._front_since = now
-        self._is_stalled = True
-        is_all = now - self._any_since >= self._config.stall_timeout_s
-        self._note(f"no progress for {self._config.stall_timeout_s:g} s")
-        for track in range(len(self._names)):
-            for lacking in self.assembly.incomplete_layers(track):
-                if is_all or lacking == layer:
-                    self.lose(track, lacking)
-        self._manifest_lost = True
+    def _look(self, now: float) -> None:
+        """Count as lost what stands still."""
+        found = self._standstill.look(now)
+        if found.is_stall:
+            self._note(f"no progress for {self._config.stall_timeout_s:g} s")
+            self._manifest_lost = True
+        for track, layer in found.layers:
+            self.lose(track, layer)
 
     def _lost_now(self) -> bool:
         """Return whether anything is lost that was not given up."""
