@@ -274,7 +274,10 @@ class Session(SessionCommands):
     def handle_timeout(self, now: float) -> None:
         """Do what is due; harmless when nothing is."""
         if self._context.ending is None:
-            self._context.timers.run(now)
+            try:
+                self._context.timers.run(now)
+            except RemoteProtocolError as error:
+                self._context.fatal(error.code, error.reason)
             self._settle(now)
 
     def connection_lost(

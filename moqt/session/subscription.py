@@ -89,6 +89,8 @@ class Subscription(TrackRequest):
         self._alias: TrackAlias | None = None
         self._fills: dict[int, _Fill] = {}
         self._streams_seen = 0
+        self._streams_guessed = 0
+        """Of these, fills that are given up and may yet come."""
         self._done: PublishDone | None = None
         self._done_timer: Timer | None = None
         self._timeout_ms = 0
@@ -236,7 +238,8 @@ class Subscription(TrackRequest):
     def lose_fill(self, fill_id: int, now: float) -> None:
         """Its stream was reset before it said what it is."""
         self._fills[fill_id].is_counted = True
-        self.count_stream()
+        self._streams_seen += 1
+        self._streams_guessed += 1
         self._give_up_fill(fill_id)
         self.on_stream_over(now)
 
@@ -273,7 +276,9 @@ class Subscription(TrackRequest):
         fill = self._fills.get(target.request_id)
         if fill is not None:
             self._stop_waiting(target.request_id, fill)
-        if fill is None or not fill.is_counted:
+        if fill is not None and fill.is_counted:
+            self._streams_guessed -= 1
+        else:
             self.count_stream()
         if target.is_stopped:
             self.forget_fill(target.request_id)
@@ -324,7 +329,7 @@ class Subscription(TrackRequest):
         if (
             done is not None
             and done.stream_count is not None
-            and self._streams_seen > done.stream_count
+            and self._streams_seen - self._streams_guessed > done.stream_count
             and self._alias is not None
             and not self._alias.is_shared
         ):

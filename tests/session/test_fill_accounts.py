@@ -47,6 +47,20 @@ def test_the_stream_of_a_fill_that_was_given_up_is_counted_once() -> None:
     assert peer.transport.closed is None
 
 
+def test_a_fill_that_is_given_up_is_no_breach_of_the_stream_count() -> None:
+    """9.9#2: that its stream was lost is a guess of ours, and not to be held against the peer."""
+    peer, _ = filling()
+    live = peer.open_uni()
+    peer.send_octets(live, subgroup(4, [0]))
+    peer.reset(peer.open_uni())
+    peer.send(0, done(1), fin=True)
+    peer.advance(2)
+    assert one(peer.take(FillEnded)).reset is StreamResetCode.INTERNAL_ERROR
+    assert peer.transport.closed is None
+    peer.send_octets(live, b"", fin=True)
+    assert one(peer.take(SubscriptionEnded)).streams_missing == 0
+
+
 def test_a_fill_is_not_cut_by_another_one_that_is_given_up_as_it_comes() -> None:
     """9.9#2: the subscription goes on until what has come is read."""
     peer, request_id = filling()
