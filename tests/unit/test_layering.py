@@ -140,14 +140,6 @@ def test_few_rooms_of_kvcs_make_sessions() -> None:
     assert [rule for rule in SESSION_MAKERS if not any(fnmatch(m, rule) for m in makers)] == []
 
 
-def test_the_architecture_names_every_module_of_kvcs() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    rooms = text.partition("\nkvcs/ ")[2].partition("\ninterop/ ")[0]
-    named = set(rooms.replace("/", " ").split())
-    modules = {module.split(".")[1] for module in KVCS if module not in ("kvcs", "kvcs.__main__")}
-    assert sorted(modules - named) == []
-
-
 @pytest.mark.parametrize("module", sorted(KVCS))
 def test_nothing_below_the_command_line_imports_it(module: str) -> None:
     if module.startswith("kvcs.cli") or module == "kvcs.__main__":
