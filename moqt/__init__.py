@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from moqt.session.config import SessionConfig
     from moqt.session.directory import TrackDirectory
     from moqt.session.moving import ServedRequest
+    from moqt.session.request_options import FetchOptions, SubscribeOptions
     from moqt.session.sink import ObjectSink, Placement
     from moqt.session.source import SubgroupWriter, TrackSource
     from moqt.session.stats import SessionStats
@@ -89,6 +90,7 @@ __all__ = [
     "Denied",
     "Fetch",
     "FetchItem",
+    "FetchOptions",
     "FillParameters",
     "FollowConfig",
     "FullTrackName",
@@ -133,6 +135,7 @@ __all__ = [
     "SetupOptions",
     "StreamResetCode",
     "SubgroupWriter",
+    "SubscribeOptions",
     "Subscription",
     "SubscriptionItem",
     "TokenPolicy",
@@ -164,6 +167,7 @@ _HOMES = {
     "Denied": "moqt.session.authorization",
     "Fetch": "moqt.asyncio.tracks",
     "FetchItem": "moqt.asyncio.tracks",
+    "FetchOptions": "moqt.session.request_options",
     "FillParameters": "moqt.wire.params",
     "FollowConfig": "moqt.asyncio.following",
     "IdRange": "moqt.wire.filters",
@@ -197,6 +201,7 @@ _HOMES = {
     "SessionStats": "moqt.session.stats",
     "SetupOptions": "moqt.wire.options",
     "SubgroupWriter": "moqt.session.source",
+    "SubscribeOptions": "moqt.session.request_options",
     "Subscription": "moqt.asyncio.tracks",
     "SubscriptionItem": "moqt.asyncio.tracks",
     "TokenPolicy": "moqt.session.authorization",

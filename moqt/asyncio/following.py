@@ -18,11 +18,12 @@ from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from moqt.asyncio.session import MoqtSession
+    from moqt.session.authorization import AuthToken
     from moqt.types import FullTrackName
 
 __all__ = ["FollowConfig", "Place", "Sessions", "Visit", "follow"]
@@ -160,6 +161,18 @@ class Sessions:
     def count(self) -> int:
         """Sessions that are held: being made, in use, being left."""
         return len(self._dialing) + len(self._places) + len(self._leaving)
+
+    def tokens_for(
+        self, session: MoqtSession, tokens: Sequence[AuthToken] | None
+    ) -> Sequence[AuthToken] | None:
+        """Return which tokens of a request a session may see: those of `dial` for None.
+
+        Whom a peer names sees none: they are for the authority that the application named.
+        """
+        if tokens is None:
+            return None
+        authority = session.own_options.authority or ""
+        return tokens if authority.lower() == self._first.authority.lower() else ()
 
     async def home(self) -> Place:
         """Return the session with home. Raises: as `at`."""

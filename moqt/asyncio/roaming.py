@@ -9,14 +9,14 @@ from moqt import errors
 from moqt.asyncio.dialing import dialer
 from moqt.asyncio.following import FollowConfig, Place, Sessions, follow
 from moqt.asyncio.roaming_requests import (
-    FetchOrder,
     RoamingFetch,
     RoamingNamespaces,
     RoamingSubscription,
-    TrackOrder,
 )
 from moqt.codes import GroupOrder
+from moqt.session.request_options import FetchOptions, SubscribeOptions
 from moqt.uri import MoqtUri
+from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -42,6 +42,8 @@ class Client:
     target or session, a Retry Interval makes it wait and come again, GOAWAY moves new requests and
     running ones to the next session. What bounds all that stands in `FollowConfig`. A session that
     is lost without GOAWAY ends its requests with SessionClosed, and new ones make a new session.
+
+    `tokens` of a request are shown where those of `connect` are: at the host and port of its `url`.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -119,17 +121,19 @@ class Client:
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] = (),
         fill: FillParameters | None = None,
-        priority: int = 128,
+        priority: int = DEFAULT_PRIORITY,
         group_order: GroupOrder | None = None,
         forward: bool = True,
         rendezvous_timeout_ms: int | None = None,
         object_delivery_timeout_ms: int | None = None,
         subgroup_delivery_timeout_ms: int | None = None,
+        new_group_request: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
         timeout_s: float | None = None,
     ) -> RoamingSubscription:
         """Return a subscription; `async with` opens it. See `MoqtSession.subscribe`."""
-        order = TrackOrder(
+        options = SubscribeOptions(
             location_filter=location_filter,
             range_filters=range_filters,
             fill=fill,
@@ -139,9 +143,10 @@ class Client:
             rendezvous_timeout_ms=rendezvous_timeout_ms,
             object_delivery_timeout_ms=object_delivery_timeout_ms,
             subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
-            timeout_s=timeout_s,
+            new_group_request=new_group_request,
+            tokens=tokens,
         )
-        return RoamingSubscription(self._sessions, name, order, sink)
+        return RoamingSubscription(self._sessions, name, options, sink=sink, timeout_s=timeout_s)
 
     def fetch(
         self,
@@ -149,32 +154,45 @@ class Client:
         *,
         location_filter: LocationFilter | None = None,
         range_filters: Sequence[RangeFilter] = (),
-        priority: int = 128,
+        priority: int = DEFAULT_PRIORITY,
         group_order: GroupOrder = GroupOrder.ASCENDING,
         fill_timeout_ms: int | None = None,
+        tokens: Sequence[AuthToken] | None = None,
         sink: ObjectSink | None = None,
     ) -> RoamingFetch:
         """Return a fetch; `async with` opens it and waits for FETCH_OK. See `MoqtSession.fetch`."""
-        order = FetchOrder(
+        options = FetchOptions(
             location_filter=location_filter,
             range_filters=range_filters,
             priority=priority,
             group_order=group_order,
             fill_timeout_ms=fill_timeout_ms,
+            tokens=tokens,
         )
-        return RoamingFetch(self._sessions, name, order, sink)
+        return RoamingFetch(self._sessions, name, options, sink=sink)
 
-    def subscribe_namespace(self, prefix: TrackNamespace) -> RoamingNamespaces:
+    def subscribe_namespace(
+        self,
+        prefix: TrackNamespace,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
+    ) -> RoamingNamespaces:
         """Return a subscription to the namespaces under `prefix`; `async with` opens it."""
-        return RoamingNamespaces(self._sessions, prefix)
+        return RoamingNamespaces(self._sessions, prefix, tokens=tokens, timeout_s=timeout_s)
 
     async def track_status(
-        self, name: FullTrackName, *, timeout_s: float | None = None
+        self,
+        name: FullTrackName,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
     ) -> TrackStatus:
         """Ask what the track's Largest Object is. Raises: as opening any other request."""
 
         async def attempt(session: MoqtSession, target: FullTrackName) -> TrackStatus:
-            return await session.track_status(target, timeout_s=timeout_s)
+            shown = self._sessions.tokens_for(session, tokens)
+            return await session.track_status(target, tokens=shown, timeout_s=timeout_s)
 
         what = f"TRACK_STATUS {name}"
         visit, _, status = await follow(self._sessions, None, name, attempt, what=what)

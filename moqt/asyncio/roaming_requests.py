@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moqt import errors
@@ -30,42 +30,16 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.following import Place, Sessions
     from moqt.asyncio.session import MoqtSession
+    from moqt.session.authorization import AuthToken
+    from moqt.session.request_options import FetchOptions, SubscribeOptions
     from moqt.session.sink import ObjectSink
     from moqt.types import TrackNamespace
-    from moqt.wire.filters import RangeFilter
     from moqt.wire.properties import TrackProperties
 
-__all__ = ["FetchOrder", "RoamingFetch", "RoamingNamespaces", "RoamingSubscription", "TrackOrder"]
+__all__ = ["RoamingFetch", "RoamingNamespaces", "RoamingSubscription"]
 
 FETCH_STAY_SHARE = 0.75
 """How much of a GOAWAY's Timeout a fetch may use to finish where it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackOrder:
-    """What a subscription asks for; see `SessionVerbs.subscribe`."""
-
-    location_filter: LocationFilter | None = None
-    range_filters: Sequence[RangeFilter] = ()
-    fill: FillParameters | None = None
-    priority: int = 128
-    group_order: GroupOrder | None = None
-    forward: bool = True
-    rendezvous_timeout_ms: int | None = None
-    object_delivery_timeout_ms: int | None = None
-    subgroup_delivery_timeout_ms: int | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOrder:
-    """What a fetch asks for; see `SessionVerbs.fetch`."""
-
-    location_filter: LocationFilter | None = None
-    range_filters: Sequence[RangeFilter] = ()
-    priority: int = 128
-    group_order: GroupOrder = GroupOrder.ASCENDING
-    fill_timeout_ms: int | None = None
 
 
 class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
@@ -86,14 +60,17 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
         self,
         sessions: Sessions,
         name: FullTrackName,
-        order: TrackOrder,
+        options: SubscribeOptions,
+        *,
         sink: ObjectSink | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(sessions, name, f"SUBSCRIBE {name}")
-        self._order = order
+        self._options = options
         self._sink = sink
+        self._timeout_s = timeout_s
         self._arrivals = Arrivals(sessions.config.max_tracked_groups)
-        self._owes_fill = order.fill is not None
+        self._owes_fill = options.fill is not None
         self._held: deque[events.SubgroupEnded] = deque()
         self._lock = asyncio.Lock()
         self._first: Subscription | None = None
@@ -126,25 +103,25 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
     async def update(self, *, priority: int) -> None:
         """Change the Subscriber Priority. Raises: as `Subscription.update`."""
         async with self._lock:
-            self._order = replace(self._order, priority=priority)
+            self._options = replace(self._options, priority=priority)
             await self._newest.request.update(priority=priority)
 
     async def pause(self) -> None:
         """Ask for no Objects until `resume`; those published meanwhile aren't sent later."""
         async with self._lock:
-            self._order = replace(self._order, forward=False)
+            self._options = replace(self._options, forward=False)
             await self._newest.request.update(forward=False)
             self._arrivals.pause()
 
     async def resume(self) -> None:
         """Ask for Objects again."""
         async with self._lock:
-            self._order = replace(self._order, forward=True)
+            self._options = replace(self._options, forward=True)
             self._arrivals.expect_all()  # they may come before the answer does
             largest = await self._newest.request.update(forward=True)
             self._arrivals.begin(
                 largest,
-                location_filter=self._order.location_filter,
+                location_filter=self._options.location_filter,
                 fill=None,
                 forward=True,
             )
@@ -174,20 +151,10 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
             return True
 
         async def attempt(session: MoqtSession, target: FullTrackName) -> Subscription:
-            order = self._remainder() if is_moved else self._order
-            request = session.subscribe(
-                target,
-                location_filter=order.location_filter,
-                range_filters=order.range_filters,
-                fill=order.fill,
-                priority=order.priority,
-                group_order=order.group_order,
-                forward=order.forward,
-                rendezvous_timeout_ms=order.rendezvous_timeout_ms,
-                object_delivery_timeout_ms=order.object_delivery_timeout_ms,
-                subgroup_delivery_timeout_ms=order.subgroup_delivery_timeout_ms,
-                sink=gate,
-                timeout_s=order.timeout_s,
+            options = self._remainder() if is_moved else self._options
+            shown = self._sessions.tokens_for(session, options.tokens)
+            request = session.subscribe_with(
+                target, replace(options, tokens=shown), sink=gate, timeout_s=self._timeout_s
             )
             request.admit = admit
             return await request.__aenter__()
@@ -200,21 +167,22 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
             self._first = request
             arrivals.begin(
                 request.largest,
-                location_filter=self._order.location_filter,
-                fill=self._order.fill,
-                forward=self._order.forward,
+                location_filter=self._options.location_filter,
+                fill=self._options.fill,
+                forward=self._options.forward,
             )
-        is_filling = is_moved and self._order.forward
+        is_filling = is_moved and self._options.forward
         return Leg(visit, name, request, gate, is_filling=is_filling, streams=streams)
 
-    def _remainder(self) -> TrackOrder:
-        """Return the request for all that may yet come."""
+    def _remainder(self) -> SubscribeOptions:
+        """Return the request for all that may yet come; a new Group was asked for already."""
+        asked = replace(self._options, new_group_request=None)
         filters = self._arrivals.remainder()
         if filters is None:  # paused
-            return replace(self._order, fill=None)
+            return replace(asked, fill=None)
         live, filled = filters
-        fill = replace(self._order.fill or FillParameters(), location_filter=filled)
-        return replace(self._order, location_filter=live, fill=fill)
+        fill = replace(asked.fill or FillParameters(), location_filter=filled)
+        return replace(asked, location_filter=live, fill=fill)
 
     def _progress(self) -> int:
         return self._arrivals.count
@@ -262,11 +230,12 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
         self,
         sessions: Sessions,
         name: FullTrackName,
-        order: FetchOrder,
+        options: FetchOptions,
+        *,
         sink: ObjectSink | None = None,
     ) -> None:
         super().__init__(sessions, name, f"FETCH {name}")
-        self._order = order
+        self._options = options
         self._sink = sink
         self._last: Location | None = None
         self._count = 0
@@ -301,15 +270,9 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
             return True
 
         async def attempt(session: MoqtSession, target: FullTrackName) -> Fetch:
-            request = session.fetch(
-                target,
-                location_filter=self._remainder(),
-                range_filters=self._order.range_filters,
-                priority=self._order.priority,
-                group_order=self._order.group_order,
-                fill_timeout_ms=self._order.fill_timeout_ms,
-                sink=gate,
-            )
+            shown = self._sessions.tokens_for(session, self._options.tokens)
+            options = replace(self._options, location_filter=self._remainder(), tokens=shown)
+            request = session.fetch_with(target, options, sink=gate)
             request.admit = admit
             try:
                 await request.__aenter__()
@@ -328,7 +291,7 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
         last = self._last
         if last is None:
             return True
-        if self._order.group_order is GroupOrder.DESCENDING:
+        if self._options.group_order is GroupOrder.DESCENDING:
             return location.group_id < last.group_id or (
                 location.group_id == last.group_id and location.object_id > last.object_id
             )
@@ -336,10 +299,10 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
 
     def _remainder(self) -> LocationFilter | None:
         """Return what is still to be asked for: all of it before the first item."""
-        wanted, last, end = self._order.location_filter, self._last, self._end
+        wanted, last, end = self._options.location_filter, self._last, self._end
         if last is None or end is None:
             return wanted
-        if self._order.group_order is not GroupOrder.DESCENDING:
+        if self._options.group_order is not GroupOrder.DESCENDING:
             start = Location(last.group_id, last.object_id + 1)
             return LocationFilter.range(start, end.end) if start <= end.end else wanted
         if wanted is not None and wanted.type is LocationFilterType.RELATIVE:
@@ -361,7 +324,7 @@ class RoamingFetch(Roaming[Fetch, FetchItem]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(stay_s):
                     await request.wait_over()
-        is_ascending = self._order.group_order is not GroupOrder.DESCENDING
+        is_ascending = self._options.group_order is not GroupOrder.DESCENDING
         if is_ascending and self._end is not None and self._last == self._end.end:
             request.leave()  # all of it has come
             return False
@@ -375,8 +338,17 @@ class RoamingNamespaces(Roaming[NamespaceSubscription, NamespaceItem]):
     `namespace_settle_s` counts as gone, since nothing says where its first list ends.
     """
 
-    def __init__(self, sessions: Sessions, prefix: TrackNamespace) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        prefix: TrackNamespace,
+        *,
+        tokens: Sequence[AuthToken] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         super().__init__(sessions, FullTrackName(prefix, b""), f"SUBSCRIBE_NAMESPACE {prefix}")
+        self._tokens = tokens
+        self._timeout_s = timeout_s
         self._known: dict[TrackNamespace, None] = {}
         self._count = 0
         self._settling: asyncio.TimerHandle | None = None
@@ -411,7 +383,10 @@ class RoamingNamespaces(Roaming[NamespaceSubscription, NamespaceItem]):
             return True
 
         async def attempt(session: MoqtSession, target: FullTrackName) -> NamespaceSubscription:
-            request = session.subscribe_namespace(target.namespace)
+            shown = self._sessions.tokens_for(session, self._tokens)
+            request = session.subscribe_namespace(
+                target.namespace, tokens=shown, timeout_s=self._timeout_s
+            )
             request.admit = admit
             return await request.__aenter__()
 

@@ -24,6 +24,7 @@ from moqt.asyncio.tracks import (
     TrackStatusRequest,
 )
 from moqt.codes import GroupOrder, RequestErrorCode
+from moqt.session.request_options import FetchOptions, SubscribeOptions
 from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -76,24 +77,33 @@ class SessionVerbs(RequestHost):
         delivery timeout here and the publisher's own counts, 0 is none (MOQT-22 5.2).
         `new_group_request` asks for a new Group with at least this ID, 0: any.
         """
+        options = SubscribeOptions(
+            location_filter=location_filter,
+            range_filters=range_filters,
+            fill=fill,
+            priority=priority,
+            group_order=group_order,
+            forward=forward,
+            rendezvous_timeout_ms=rendezvous_timeout_ms,
+            object_delivery_timeout_ms=object_delivery_timeout_ms,
+            subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
+            new_group_request=new_group_request,
+            tokens=tokens,
+        )
+        return self.subscribe_with(name, options, sink=sink, timeout_s=timeout_s)
+
+    def subscribe_with(
+        self,
+        name: FullTrackName,
+        options: SubscribeOptions,
+        *,
+        sink: ObjectSink | None = None,
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """Do as `subscribe` does."""
 
         def command() -> int:
-            return self._session.subscribe(
-                name,
-                location_filter=location_filter,
-                range_filters=range_filters,
-                fill=fill,
-                priority=priority,
-                group_order=group_order,
-                forward=forward,
-                rendezvous_timeout_ms=rendezvous_timeout_ms,
-                object_delivery_timeout_ms=object_delivery_timeout_ms,
-                subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
-                new_group_request=new_group_request,
-                tokens=tokens,
-                sink=sink,
-                now=time.monotonic(),
-            )
+            return self._session.subscribe_with(name, options, sink=sink, now=time.monotonic())
 
         return Subscription(self, f"SUBSCRIBE {name}", timeout_s, self._waking(command))
 
@@ -110,19 +120,23 @@ class SessionVerbs(RequestHost):
         sink: ObjectSink | None = None,
     ) -> Fetch:
         """Return a fetch; `async with` sends it."""
+        options = FetchOptions(
+            location_filter=location_filter,
+            range_filters=range_filters,
+            priority=priority,
+            group_order=group_order,
+            fill_timeout_ms=fill_timeout_ms,
+            tokens=tokens,
+        )
+        return self.fetch_with(name, options, sink=sink)
+
+    def fetch_with(
+        self, name: FullTrackName, options: FetchOptions, *, sink: ObjectSink | None = None
+    ) -> Fetch:
+        """Do as `fetch` does."""
 
         def command() -> int:
-            return self._session.fetch(
-                name,
-                location_filter=location_filter,
-                range_filters=range_filters,
-                priority=priority,
-                group_order=group_order,
-                fill_timeout_ms=fill_timeout_ms,
-                tokens=tokens,
-                sink=sink,
-                now=time.monotonic(),
-            )
+            return self._session.fetch_with(name, options, sink=sink, now=time.monotonic())
 
         return Fetch(self, f"FETCH {name}", None, self._waking(command))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
-from moqt.errors import LocalProtocolError
 from moqt.session.moving import ServedRequest, send_goaway
+from moqt.session.request_options import FetchOptions, SubscribeOptions
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
 from moqt.wire.params import NO_PARAMETERS, Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
@@ -70,26 +70,37 @@ class SessionCommands:
         sink: ObjectSink | None = None,
         now: float,
     ) -> int:
-        """Send SUBSCRIBE and return its Request ID (MOQT-22 9.6).
+        """Send SUBSCRIBE and return its Request ID (MOQT-22 9.6); see `SubscribeOptions`.
 
-        A fill whose order is named nowhere is asked for in ascending order. `request_timeout_s` and
-        `rendezvous_timeout_ms` together are the time for the answer. The smaller of a delivery
-        timeout here and the publisher's own counts, 0 is none (MOQT-22 5.2). `new_group_request`
-        asks for a new Group with at least this ID, 0: any; publishers may ignore it.
+        `request_timeout_s` and `rendezvous_timeout_ms` together are the time for the answer.
         """
-        parameters = Parameters(
+        options = SubscribeOptions(
             location_filter=location_filter,
-            range_filters=tuple(range_filters),
+            range_filters=range_filters,
             fill=fill,
-            subscriber_priority=_unless_default(priority),
+            priority=priority,
             group_order=group_order,
-            forward=None if forward else False,
+            forward=forward,
             rendezvous_timeout_ms=rendezvous_timeout_ms,
             object_delivery_timeout_ms=object_delivery_timeout_ms,
             subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
             new_group_request=new_group_request,
+            tokens=tokens,
         )
-        return self._subscriber.subscribe(name, parameters, tokens=tokens, sink=sink, now=now)
+        return self.subscribe_with(name, options, sink=sink, now=now)
+
+    def subscribe_with(
+        self,
+        name: FullTrackName,
+        options: SubscribeOptions,
+        *,
+        sink: ObjectSink | None = None,
+        now: float,
+    ) -> int:
+        """Do as `subscribe` does."""
+        return self._subscriber.subscribe(
+            name, options.parameters(), tokens=options.tokens, sink=sink, now=now
+        )
 
     def fetch(
         self,
@@ -105,14 +116,28 @@ class SessionCommands:
         now: float,
     ) -> int:
         """Send FETCH and return its Request ID; no filter: all that is published (MOQT-22 9.11)."""
-        parameters = Parameters(
+        options = FetchOptions(
             location_filter=location_filter,
-            range_filters=tuple(range_filters),
-            subscriber_priority=_unless_default(priority),
-            group_order=None if group_order is GroupOrder.ASCENDING else group_order,
+            range_filters=range_filters,
+            priority=priority,
+            group_order=group_order,
             fill_timeout_ms=fill_timeout_ms,
+            tokens=tokens,
         )
-        return self._subscriber.fetch(name, parameters, tokens=tokens, sink=sink, now=now)
+        return self.fetch_with(name, options, sink=sink, now=now)
+
+    def fetch_with(
+        self,
+        name: FullTrackName,
+        options: FetchOptions,
+        *,
+        sink: ObjectSink | None = None,
+        now: float,
+    ) -> int:
+        """Do as `fetch` does."""
+        return self._subscriber.fetch(
+            name, options.parameters(), tokens=options.tokens, sink=sink, now=now
+        )
 
     def track_status(
         self, name: FullTrackName, *, tokens: Sequence[AuthToken] | None = None, now: float
@@ -359,9 +384,3 @@ class SessionCommands:
     def served_requests(self, name: FullTrackName | None = None) -> tuple[ServedRequest, ...]:
         """Return the subscriptions and fetches that we serve, of one track or of all."""
         return self._publisher.served_requests(name)
-
-
-def _unless_default(priority: int) -> int | None:
-    if not 0 <= priority <= 0xFF:
-        raise LocalProtocolError(f"priority is {priority}, expected 0 to 255")
-    return None if priority == DEFAULT_PRIORITY else priority

@@ -14,9 +14,9 @@ from moqt.asyncio import dialing
 from moqt.asyncio.dialing import dialer
 from moqt.session.authorization import Allowed, Denied, KnownTokens, SessionAccess
 from moqt.uri import MoqtUri
-from tests.asyncio.endpoints import serving
+from tests.asyncio.endpoints import NAME, serving
 from tests.asyncio.quic_pair import QUICK
-from tests.asyncio.roaming import url
+from tests.asyncio.roaming import OTHER, client_of, full_track, url
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -144,6 +144,57 @@ async def test_tokens_are_shown_to_home_alone(certificate: CertificatePair) -> N
             async with dial(MoqtUri.parse(address)):
                 pass
     assert seen == [(TOKEN,), (), (TOKEN,)]
+
+
+async def test_tokens_of_a_request_are_shown_to_home_alone(certificate: CertificatePair) -> None:
+    """The same server by the address that the application gave, then where its REDIRECT leads."""
+    seen: list[tuple[str, tuple[moqt.AuthToken, ...]]] = []
+
+    class Seeing(KnownTokens):
+        def judge_session(self, access: SessionAccess) -> Allowed | Denied:
+            return Allowed()
+
+        def judge_request(self, access: moqt.RequestAccess) -> Allowed | Denied:
+            seen.append((access.kind.name, access.tokens))
+            return Allowed()
+
+    directory = moqt.TrackDirectory()
+    directory.add(full_track(OTHER))
+    directory.announce(OTHER.namespace)
+    async with moqt.serve(
+        "127.0.0.1",
+        0,
+        certificate=certificate.certificate,
+        private_key=certificate.private_key,
+        transport_config=QUICK,
+        directory=directory,
+        token_policy=Seeing([]),
+    ) as server:
+        directory.refuse(
+            NAME,
+            errors.RequestRejected(
+                moqt.RequestErrorCode.REDIRECT,
+                "moved",
+                redirect_uri=f"moqt://localhost:{server.port}/",
+                redirect_name=OTHER,
+            ),
+        )
+        async with client_of(server, certificate) as client:
+            tokens = [REQUEST_TOKEN]
+            async with client.subscribe(NAME, tokens=tokens, new_group_request=0):
+                pass
+            async with client.fetch(NAME, tokens=tokens):
+                pass
+            await client.track_status(NAME, tokens=tokens)
+            async with client.subscribe_namespace(OTHER.namespace, tokens=tokens):
+                pass
+    twice = [tokens, []]
+    assert [(kind, list(shown)) for kind, shown in seen] == [
+        *(("SUBSCRIBE", shown) for shown in twice),
+        *(("FETCH", shown) for shown in twice),
+        *(("TRACK_STATUS", shown) for shown in twice),
+        ("SUBSCRIBE_NAMESPACE", tokens),
+    ]
 
 
 async def test_an_unverified_home_does_not_make_others_unverified(

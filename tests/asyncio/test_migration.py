@@ -11,7 +11,6 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.asyncio.migration import Leg
-from moqt.asyncio.roaming_requests import TrackOrder
 from moqt.events import (
     FillEnded,
     ObjectReceived,
@@ -254,8 +253,8 @@ async def test_a_session_that_is_lost_without_goaway_ends_its_requests(
 def test_a_stream_that_ends_during_the_fill_is_told_behind_it() -> None:
     """The fill may still bring Objects of a Group whose own stream has ended."""
     limits = SimpleNamespace(config=moqt.FollowConfig())
-    order = TrackOrder(fill=WHOLE)
-    subscription = moqt.RoamingSubscription(limits, NAME, order)  # type: ignore[arg-type]
+    options = moqt.SubscribeOptions(fill=WHOLE)
+    subscription = moqt.RoamingSubscription(limits, NAME, options)  # type: ignore[arg-type]
     request = SimpleNamespace(largest=moqt.Location(4, 1))
     leg: Any = Leg(None, NAME, request, is_filling=True, cut={(3, 0): 0})  # type: ignore[arg-type]
     ended = [SubgroupEnded(2, group_id, 0) for group_id in (4, 5, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 from pathlib import Path
@@ -99,6 +100,7 @@ PARTS = {
     "LocationFilterType",
     "LocationRange",
     "NamespaceListener",
+    "Parameters",
     "Reader",
     "Request",
     "RequestError",
@@ -159,3 +161,18 @@ def test_signatures_of_public_names_name_public_names() -> None:
         if inspect.isclass(item) or inspect.isfunction(item):
             needed |= dict.fromkeys(named_of_moqt(item), name)
     assert {name: user for name, user in needed.items() if name not in public | PARTS} == {}
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"), [("subscribe", "SubscribeOptions"), ("fetch", "FetchOptions")]
+)
+def test_every_way_to_ask_for_a_track_takes_the_same_options(verb: str, options: str) -> None:
+    """Defaults too, and in the same order; what follows them is no part of the request."""
+    moqt = importlib.import_module("moqt")
+    core = importlib.import_module("moqt.session.core")
+    fields = [(each.name, each.default) for each in dataclasses.fields(getattr(moqt, options))]
+    for owner in (moqt.MoqtSession, moqt.Client, core.Session):
+        parameters = inspect.signature(getattr(owner, verb)).parameters.values()
+        keywords = [(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
+        assert keywords[: len(fields)] == fields
+        assert {name for name, _ in keywords[len(fields) :]} <= {"sink", "timeout_s", "now"}
