@@ -17,12 +17,16 @@ MoqtError
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode, StreamResetCode
     from moqt.types import FullTrackName
 
+
+_QUERY = re.compile(r"\?\S*")
+"""Of an address: it may carry a secret."""
 
 MAX_PRINTED = 256
 """Characters of a peer's text that a message shows."""
@@ -144,7 +148,7 @@ class FollowFailed(MoqtError):
     """
 
     def __init__(self, reason: str, visited: tuple[str, ...]) -> None:
-        way = " -> ".join(visited)
+        way = " -> ".join(_QUERY.sub("?...", step) for step in visited)
         super().__init__(f"cannot follow: {printable(reason)} ({printable(way)})")
         self.reason = reason
         self.visited = visited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 __all__ = ["DEFAULT_PORT", "MoqtUri"]
@@ -29,14 +29,15 @@ class MoqtUri:
     `host` is a name or an IP address, without brackets. `authority` is as SETUP carries it. `path`
     is empty or begins with "/"; `query` None: no "?". `fragment` stays with us: `fragment_type` and
     `fragment_value` are its parts when it reads `type:value`, and it is kept raw in any case.
+    Query and fragment may carry a secret, a fragment anything a peer likes: neither is in the repr.
     """
 
     host: str
     port: int
     authority: str
     path: str = ""
-    query: str | None = None
-    fragment: str | None = None
+    query: str | None = field(default=None, repr=False)
+    fragment: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -62,6 +63,11 @@ class MoqtUri:
             raise ValueError(f"{text!r}: query {query!r} has octets that must be escaped")
         host = split["host"].removeprefix("[").removesuffix("]")
         return cls(host, port, authority, parts["path"], query, parts["fragment"])
+
+    @property
+    def shown(self) -> str:
+        """The address for logs and messages: without query and fragment."""
+        return f"moqt://{self.authority}{self.path}"
 
     @property
     def path_and_query(self) -> str:

@@ -235,7 +235,9 @@ class Sessions:
         key = _key(uri)
         task = self._dialing.get(key)
         if task is None:
-            task = self._dialing[key] = asyncio.create_task(self._make(uri), name=f"dial {uri}")
+            task = self._dialing[key] = asyncio.create_task(
+                self._make(uri), name=f"dial {uri.shown}"
+            )
             task.add_done_callback(lambda done: self._made(key, done))
         try:
             return await asyncio.shield(task)
@@ -262,7 +264,7 @@ class Sessions:
         if old is not None:
             self._leaving[old] = None
         self._places[_key(uri)] = place
-        task = asyncio.create_task(self._watch(place), name=f"watch {uri}")
+        task = asyncio.create_task(self._watch(place), name=f"watch {uri.shown}")
         self._watchers.add(task)
         task.add_done_callback(self._watchers.discard)
         return place
@@ -288,7 +290,7 @@ class Sessions:
                     self._home = following.uri
                     self.last_home = following
             except errors.MoqtError as error:
-                _log.info("after GOAWAY of %s: %s", place.uri, error)
+                _log.info("after GOAWAY of %s: %s", place.uri.shown, error)
         if self._places.get(_key(place.uri)) is place:
             del self._places[_key(place.uri)]
             self._leaving[place] = None

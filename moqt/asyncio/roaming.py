@@ -200,4 +200,4 @@ class Client:
         return status
 
     def __repr__(self) -> str:
-        return f"<Client {self._home.uri} sessions={self.session_count}>"
+        return f"<Client {self._home.uri.shown} sessions={self.session_count}>"

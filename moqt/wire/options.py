@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,8 @@ class SetupOptions:
     `unknown` are options without a meaning here; they are kept, not judged.
     """
 
-    path: str | None = None
+    path: str | None = field(default=None, repr=False)
+    """Not in the repr: its query may carry a secret."""
     authority: str | None = None
     authorization_tokens: tuple[AuthorizationToken, ...] = ()
     max_auth_token_cache_size: int = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from moqt.errors import FollowFailed
 from moqt.uri import MoqtUri
+from moqt.wire.options import SetupOptions
 
 
 def test_all_parts() -> None:
@@ -77,3 +79,16 @@ def test_a_password_is_refused_and_not_repeated() -> None:
         with pytest.raises(ValueError, match=r"user information|scheme") as caught:
             MoqtUri.parse(text)
         assert "secret" not in str(caught.value)
+
+
+def test_a_secret_in_the_query_is_not_shown() -> None:
+    """Relays take tokens there; a fragment of a peer's may hold control characters."""
+    uri = MoqtUri.parse("moqt://host.example:4443/kv?jwt=secret#\x1b[2J")
+    assert uri.shown == "moqt://host.example:4443/kv"
+    assert uri.path_and_query == "/kv?jwt=secret"
+    options = SetupOptions(path=uri.path_and_query)
+    failed = FollowFailed("no way", (f"{uri} a--b", "moqt://other/?jwt=secret"))
+    for text in (repr(uri), repr(options), str(failed)):
+        assert "secret" not in text
+        assert "\x1b" not in text
+    assert failed.visited[1] == "moqt://other/?jwt=secret"
