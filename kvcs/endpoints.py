@@ -10,7 +10,7 @@ from kvcs.names import MANIFEST
 from kvcs.watch import Watches
 from moqt.asyncio.dialing import dialer
 from moqt.asyncio.following import FollowConfig, Sessions, follow
-from moqt.asyncio.roaming import Client
+from moqt.asyncio.following_client import Client
 from moqt.types import FullTrackName
 from moqt.uri import MoqtUri
 

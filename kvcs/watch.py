@@ -16,7 +16,7 @@ from moqt.events import NamespaceFound
 
 if TYPE_CHECKING:
     from kvcs.discovery import Candidate, Discovery
-    from moqt.asyncio.roaming import Client
+    from moqt.asyncio.following_client import Client
     from moqt.types import TrackNamespace
 
 __all__ = ["Watches", "Watching"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.client import InsecureConnectionWarning, connect
     from moqt.asyncio.config import CongestionControl, TransportConfig
     from moqt.asyncio.following import FollowConfig
+    from moqt.asyncio.following_client import Client
     from moqt.asyncio.info import ConnectionInfo
     from moqt.asyncio.namespaces import (
         AcceptedNamespace,
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
         TrackItem,
         sessions_to_ask,
     )
-    from moqt.asyncio.roaming import Client
-    from moqt.asyncio.roaming_requests import RoamingFetch, RoamingNamespaces, RoamingSubscription
+    from moqt.asyncio.roaming_fetch import RoamingFetch
+    from moqt.asyncio.roaming_namespaces import RoamingNamespaces
+    from moqt.asyncio.roaming_subscription import RoamingSubscription
     from moqt.asyncio.server import Server, serve
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import (
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     )
     from moqt.session.config import SessionConfig
     from moqt.session.directory import TrackDirectory
-    from moqt.session.moving import ServedRequest
+    from moqt.session.request_goaway import ServedRequest
     from moqt.session.request_options import FetchOptions, SubscribeOptions
     from moqt.session.sink import ObjectSink, Placement
     from moqt.session.source import SubgroupWriter, TrackSource
@@ -159,7 +161,7 @@ _HOMES = {
     "Allowed": "moqt.session.authorization",
     "AuthToken": "moqt.session.authorization",
     "CertificateFacts": "moqt.tls",
-    "Client": "moqt.asyncio.roaming",
+    "Client": "moqt.asyncio.following_client",
     "CongestionControl": "moqt.asyncio.config",
     "ConnectionInfo": "moqt.asyncio.info",
     "Decision": "moqt.session.authorization",
@@ -191,10 +193,10 @@ _HOMES = {
     "RangeFilterKind": "moqt.wire.filters",
     "RequestAccess": "moqt.session.authorization",
     "RequestKind": "moqt.wire.rules",
-    "RoamingFetch": "moqt.asyncio.roaming_requests",
-    "RoamingNamespaces": "moqt.asyncio.roaming_requests",
-    "RoamingSubscription": "moqt.asyncio.roaming_requests",
-    "ServedRequest": "moqt.session.moving",
+    "RoamingFetch": "moqt.asyncio.roaming_fetch",
+    "RoamingNamespaces": "moqt.asyncio.roaming_namespaces",
+    "RoamingSubscription": "moqt.asyncio.roaming_subscription",
+    "ServedRequest": "moqt.session.request_goaway",
     "Server": "moqt.asyncio.server",
     "SessionAccess": "moqt.session.authorization",
     "SessionConfig": "moqt.session.config",

@@ -1,203 +1,275 @@
-"""`Client`: requests that follow redirects and GOAWAY, whichever sessions that takes."""
+"""Requests that survive GOAWAY: one after the other, read as one (MOQT-22 6.6.1, 9.2).
+
+`Roaming` is what subscriptions, fetches and namespace subscriptions have in common: it opens the
+request, follows GOAWAY to the next session, and reads what came on the old one first. They have the
+verbs of the requests that they stand for, follow redirects when they are opened, and move by
+themselves, whether or not they are iterated.
+"""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from moqt import errors
-from moqt.asyncio.dialing import dialer
-from moqt.asyncio.following import FollowConfig, Place, Sessions, follow
-from moqt.asyncio.roaming_requests import (
-    RoamingFetch,
-    RoamingNamespaces,
-    RoamingSubscription,
-)
-from moqt.codes import GroupOrder
-from moqt.session.request_options import FetchOptions, SubscribeOptions
-from moqt.uri import MoqtUri
-from moqt.wire.properties import DEFAULT_PRIORITY
+from moqt.asyncio.namespaces import NamespaceSubscription
+from moqt.asyncio.requests import Signal
+from moqt.asyncio.tracks import Fetch, Subscription
+from moqt.codes import PublishDoneCode, StreamResetCode
+from moqt.session.sink import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Callable
+    from types import TracebackType
 
-    from moqt.asyncio.config import TransportConfig
+    from moqt.asyncio.following import Place, Sessions, Visit
     from moqt.asyncio.session import MoqtSession
-    from moqt.asyncio.tracks import TrackStatus
-    from moqt.session.authorization import AuthToken
-    from moqt.session.config import SessionConfig
+    from moqt.session import events
     from moqt.session.sink import ObjectSink
-    from moqt.tls import Pem
-    from moqt.types import FullTrackName, TrackNamespace
-    from moqt.wire.filters import LocationFilter, RangeFilter
-    from moqt.wire.params import FillParameters
+    from moqt.types import FullTrackName, Location, Object, ObjectHeader
 
-__all__ = ["Client"]
+__all__ = ["Gate", "Leg", "Roaming", "gate_of"]
+
+MAX_UNREAD_LEGS: Final = 8
+"""Sessions that what lies unread of one request may come from. What each may have unread is bounded
+by `SessionConfig`; so that a peer cannot multiply it by GOAWAY, a further move waits for the
+reader."""
+
+RequestT = TypeVar("RequestT", Subscription, Fetch, NamespaceSubscription)
+ItemT = TypeVar("ItemT")
 
 
-class Client:
-    """What `MoqtSession` is for one session, for an address and wherever its peers send us.
+@dataclass(slots=True, eq=False)
+class Leg(Generic[RequestT]):
+    """The request at one session."""
 
-    A request goes to the session with the address that we began with; REDIRECT takes it to another
-    target or session, a Retry Interval makes it wait and come again, GOAWAY moves new requests and
-    running ones to the next session. What bounds all that stands in `FollowConfig`. A session that
-    is lost without GOAWAY ends its requests with SessionClosed, and new ones make a new session.
+    visit: Visit
+    name: FullTrackName
+    request: RequestT
+    gate: Gate | None = None
+    is_left: bool = False
+    """Whether another leg follows."""
+    is_filling: bool = False
+    """Whether the fill that a move asked for is under way."""
+    streams: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Subgroup streams that are open, by Group and Subgroup ID: the Request ID."""
+    cut: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Those of the leg before that the move cut."""
 
-    `tokens` of a request are shown where those of `connect` are: at the host and port of its `url`.
-    """
 
-    def __init__(self, sessions: Sessions) -> None:
+class Roaming(Generic[RequestT, ItemT]):
+    """A request in legs: the first one is read, the last one is open."""
+
+    _overlaps = True
+    """Whether the old leg goes on until the next one is accepted at another session."""
+
+    def __init__(self, sessions: Sessions, name: FullTrackName, what: str) -> None:
         self._sessions = sessions
+        self._name = name
+        self._what = what
+        self._legs: deque[Leg[RequestT]] = deque()
+        self._ready: deque[ItemT] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._is_settled = False
+        """Whether no move will come any more."""
+        self._failure: errors.MoqtError | None = None
+        self._signal = Signal()
+        self._moves = 0
 
-    @classmethod
-    @asynccontextmanager
-    async def connect(
-        cls,
-        url: str,
-        *,
-        follow_config: FollowConfig | None = None,
-        config: SessionConfig | None = None,
-        transport_config: TransportConfig | None = None,
-        ca: Pem | None = None,
-        insecure: bool = False,
-        server_name: str | None = None,
-        tokens: Sequence[AuthToken] = (),
-        request_tokens: Sequence[AuthToken] = (),
-    ) -> AsyncIterator[Self]:
-        """Connect to a moqt:// address; leaving it closes all sessions with NO_ERROR.
+    async def __aenter__(self) -> Self:
+        """Open it, wherever that leads.
 
-        Arguments and errors: as `moqt.connect`; `insecure` and `server_name` hold for the host of
-        `url` alone, and tokens for its host and port, not for others that a peer names.
+        Raises: as `follow`; what the publisher answers last. Cancelled: nothing is left.
         """
-        home = MoqtUri.parse(url)
-        dial = dialer(
-            home,
-            config=config,
-            transport_config=transport_config,
-            ca=ca,
-            insecure=insecure,
-            server_name=server_name,
-            tokens=tokens,
-            request_tokens=request_tokens,
-        )
-        sessions = Sessions(home, dial, follow_config or FollowConfig())
-        try:
-            await sessions.home()
-            yield cls(sessions)
-        finally:
-            await sessions.close()
+        if self._legs or self._task is not None:
+            raise errors.LocalProtocolError(f"{self._what}: entered a second time")
+        self._legs.append(await self._open(None, self._name, is_moved=False))
+        self._task = asyncio.create_task(self._roam(), name=self._what)
+        return self
 
-    # --- queries ---
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Cancel it if it's open, and give back what was not read."""
+        for leg in self._legs:
+            leg.request.leave()  # before any wait: the same may be asked for again
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait((self._task,))
+                if not self._task.cancelled():
+                    self._task.result()
+        finally:
+            for leg in self._legs:
+                await leg.request.__aexit__(None, None, None)
+                leg.visit.leave()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ItemT:
+        """Return the next item; the one before is done with.
+
+        Raises, when all items are taken: StopAsyncIteration after a clean end, else what ended it,
+        or why it could not move. Cancelled: nothing is lost.
+        """
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            leg = self._legs[0]
+            try:
+                item = await anext(leg.request)
+            except (StopAsyncIteration, errors.MoqtError) as end:
+                if leg.is_left:
+                    self._legs.popleft()
+                    self._legs[0].cut = leg.cut | self._legs[0].cut
+                    self._signal.fire()
+                elif self._is_settled or leg.request.goaway is None:
+                    if self._failure is not None:
+                        raise self._failure from end
+                    raise
+                else:
+                    await self._signal.wait()
+                continue
+            self._deliver(leg, item)
 
     @property
     def session(self) -> MoqtSession:
-        """The session that new requests go to, or the last one if that is lost."""
-        place = self._home
-        return place.session
+        """The session where it is open now, or was last."""
+        return self._newest.visit.session
 
     @property
-    def uri(self) -> MoqtUri:
-        """The address of `session`."""
-        return self._home.uri
+    def moves(self) -> int:
+        """GOAWAYs that it followed."""
+        return self._moves
 
     @property
-    def session_count(self) -> int:
-        """Sessions that are held, those included that are being left."""
-        return self._sessions.count
+    def _newest(self) -> Leg[RequestT]:
+        if not self._legs:
+            raise errors.LocalProtocolError(f"{self._what}: not sent yet; use `async with`")
+        return self._legs[-1]
 
-    @property
-    def _home(self) -> Place:
-        place = self._sessions.last_home
-        if place is None:
-            raise errors.LocalProtocolError("not connected; use `async with Client.connect(...)`")
-        return place
+    def _deliver(self, leg: Leg[RequestT], item: Any) -> None:
+        self._ready.append(item)
 
-    # --- requests ---
+    async def _open(
+        self, start: Place | None, name: FullTrackName, *, is_moved: bool
+    ) -> Leg[RequestT]:
+        """Open the request at `start` or where that leads; None: home."""
+        raise NotImplementedError
 
-    def subscribe(
-        self,
-        name: FullTrackName,
-        *,
-        location_filter: LocationFilter | None = None,
-        range_filters: Sequence[RangeFilter] = (),
-        fill: FillParameters | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        group_order: GroupOrder | None = None,
-        forward: bool = True,
-        rendezvous_timeout_ms: int | None = None,
-        object_delivery_timeout_ms: int | None = None,
-        subgroup_delivery_timeout_ms: int | None = None,
-        new_group_request: int | None = None,
-        tokens: Sequence[AuthToken] | None = None,
-        sink: ObjectSink | None = None,
-        timeout_s: float | None = None,
-    ) -> RoamingSubscription:
-        """Return a subscription; `async with` opens it. See `MoqtSession.subscribe`."""
-        options = SubscribeOptions(
-            location_filter=location_filter,
-            range_filters=range_filters,
-            fill=fill,
-            priority=priority,
-            group_order=group_order,
-            forward=forward,
-            rendezvous_timeout_ms=rendezvous_timeout_ms,
-            object_delivery_timeout_ms=object_delivery_timeout_ms,
-            subgroup_delivery_timeout_ms=subgroup_delivery_timeout_ms,
-            new_group_request=new_group_request,
-            tokens=tokens,
-        )
-        return RoamingSubscription(self._sessions, name, options, sink=sink, timeout_s=timeout_s)
+    def _progress(self) -> int:
+        """Return a number that grows with what comes."""
+        raise NotImplementedError
 
-    def fetch(
-        self,
-        name: FullTrackName,
-        *,
-        location_filter: LocationFilter | None = None,
-        range_filters: Sequence[RangeFilter] = (),
-        priority: int = DEFAULT_PRIORITY,
-        group_order: GroupOrder = GroupOrder.ASCENDING,
-        fill_timeout_ms: int | None = None,
-        tokens: Sequence[AuthToken] | None = None,
-        sink: ObjectSink | None = None,
-    ) -> RoamingFetch:
-        """Return a fetch; `async with` opens it and waits for FETCH_OK. See `MoqtSession.fetch`."""
-        options = FetchOptions(
-            location_filter=location_filter,
-            range_filters=range_filters,
-            priority=priority,
-            group_order=group_order,
-            fill_timeout_ms=fill_timeout_ms,
-            tokens=tokens,
-        )
-        return RoamingFetch(self._sessions, name, options, sink=sink)
+    async def _roam(self) -> None:
+        config = self._sessions.config
+        clock = asyncio.get_running_loop().time
+        before, in_a_row = -1, 0
+        try:
+            while True:
+                leg = self._legs[-1]
+                since = clock()
+                goaway = await leg.request.wait_goaway()
+                if goaway is None:
+                    return
+                while sum(leg.request.has_unread for leg in self._legs) > MAX_UNREAD_LEGS:
+                    await self._signal.wait()
+                if not await self._should_move(leg, goaway):
+                    return
+                is_fruitless = self._progress() == before
+                is_hasty = clock() - since < config.follow_timeout_s
+                in_a_row = in_a_row + 1 if is_fruitless and is_hasty else 1
+                before = self._progress()
+                if in_a_row > config.max_moves:
+                    way = tuple(str(leg.visit.place.uri) for leg in self._legs)
+                    reason = f"more than {config.max_moves} moves without an item"
+                    raise errors.FollowFailed(reason, way)
+                await self._move(leg, goaway)
+        except errors.MoqtError as error:
+            self._failure = error
+            await self._legs[-1].request.wait_over()  # it may go on to the end where it is
+        finally:
+            self._is_settled = True
+            self._legs[-1].visit.leave()
+            self._signal.fire()
 
-    def subscribe_namespace(
-        self,
-        prefix: TrackNamespace,
-        *,
-        tokens: Sequence[AuthToken] | None = None,
-        timeout_s: float | None = None,
-    ) -> RoamingNamespaces:
-        """Return a subscription to the namespaces under `prefix`; `async with` opens it."""
-        return RoamingNamespaces(self._sessions, prefix, tokens=tokens, timeout_s=timeout_s)
+    async def _should_move(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> bool:
+        """Return whether it is to go on elsewhere: not when it ended by itself."""
+        request = leg.request
+        return not request.is_over or _is_cut(await request.wait_over())
 
-    async def track_status(
-        self,
-        name: FullTrackName,
-        *,
-        tokens: Sequence[AuthToken] | None = None,
-        timeout_s: float | None = None,
-    ) -> TrackStatus:
-        """Ask what the track's Largest Object is. Raises: as opening any other request."""
+    async def _target(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> Place:
+        """Return where a GOAWAY asks to go; for one request without a URI, nowhere else."""
+        if goaway.request_id is not None and goaway.new_session_uri:
+            return await self._sessions.at(
+                self._sessions.target(leg.visit.place, goaway.new_session_uri)
+            )
+        return leg.visit.place
 
-        async def attempt(session: MoqtSession, target: FullTrackName) -> TrackStatus:
-            shown = self._sessions.tokens_for(session, tokens)
-            return await session.track_status(target, tokens=shown, timeout_s=timeout_s)
+    async def _move(self, leg: Leg[RequestT], goaway: events.GoawayReceived) -> None:
+        """Open it at the next session, then cancel it at the old one (MOQT-22 9.2)."""
+        place = await self._target(leg, goaway)
+        if not self._overlaps or (place is leg.visit.place and not place.is_left):
+            leg.request.leave()  # in the same session, or where twice would be once too many
+        following = await self._open(place, leg.name, is_moved=True)
+        leg.request.leave()
+        leg.visit.leave()
+        following.cut.update(leg.streams)
+        self._legs.append(following)
+        self._moves += 1
+        leg.is_left = True
+        if following.gate is not None:
+            following.gate.is_open = True
+        self._signal.fire()
 
-        what = f"TRACK_STATUS {name}"
-        visit, _, status = await follow(self._sessions, None, name, attempt, what=what)
-        visit.leave()
-        return status
 
-    def __repr__(self) -> str:
-        return f"<Client {self._home.uri.shown} sessions={self.session_count}>"
+def _is_cut(failure: errors.MoqtError | None) -> bool:
+    """Return whether a request ended because its session or publisher is going away."""
+    match failure:
+        case errors.SessionClosed():
+            return True
+        case errors.StreamReset():
+            return failure.code is StreamResetCode.GOING_AWAY
+        case errors.RequestEnded():
+            return failure.code is PublishDoneCode.GOING_AWAY
+    return False
+
+
+class Gate:
+    """The application's sink, asked only for Objects that are new, and by one leg at a time."""
+
+    def __init__(
+        self, sink: ObjectSink, is_new: Callable[[Location], bool] | None, *, is_open: bool
+    ) -> None:
+        self.is_open = is_open
+        """Until the old leg is cancelled, it may hold the place of an Object that comes here."""
+        self._sink = sink
+        self._is_new = is_new
+
+    def place(self, header: ObjectHeader, *, from_fill: bool) -> Placement | None:
+        """Ask the application; None, which is memory of its own, while that is not due."""
+        if not self.is_open or (self._is_new is not None and not self._is_new(header.location)):
+            return None
+        return self._sink.place(header, from_fill=from_fill)
+
+    def abandoned(self, placement: Placement) -> None:
+        """Give a place back."""
+        self._sink.abandoned(placement)
+
+    def drop(self, obj: Object) -> None:
+        """An Object is not handed on: give its place back, if it has one."""
+        if isinstance(obj.placement, Placement):
+            self._sink.abandoned(obj.placement)
+
+
+def gate_of(
+    sink: ObjectSink | None, is_new: Callable[[Location], bool] | None, *, is_open: bool
+) -> Gate | None:
+    """Return the gate before a sink; without a sink there is none to guard."""
+    return None if sink is None else Gate(sink, is_new, is_open=is_open)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moqt.session.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.core import Session
-    from moqt.session.moving import ServedRequest
+    from moqt.session.request_goaway import ServedRequest
     from moqt.session.stats import SessionStats
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter

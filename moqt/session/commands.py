@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
-from moqt.session.moving import ServedRequest, send_goaway
+from moqt.session.request_goaway import ServedRequest, send_goaway
 from moqt.session.request_options import FetchOptions, SubscribeOptions
 from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
 from moqt.wire.params import NO_PARAMETERS, Parameters

@@ -13,8 +13,8 @@ from moqt.codes import (
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
 from moqt.session.deadlines import SubgroupDeadlines
-from moqt.session.moving import ServedRequest
 from moqt.session.publication import Publication
+from moqt.session.request_goaway import ServedRequest
 from moqt.session.requests import OVERLOAD_RETRY_MS
 from moqt.session.scheduler import Scheduler
 from moqt.session.served_fetch import ServedFetch

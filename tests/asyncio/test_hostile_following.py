@@ -10,7 +10,7 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.asyncio.migration import MAX_UNREAD_LEGS
+from moqt.asyncio.roaming import MAX_UNREAD_LEGS
 from moqt.session.events import ObjectReceived
 from moqt.uri import MoqtUri
 from tests.asyncio.endpoints import NAME, directory_with, poll, serving, write_group

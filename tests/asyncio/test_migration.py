@@ -10,7 +10,7 @@ import pytest
 
 import moqt
 from moqt import errors
-from moqt.asyncio.migration import Leg
+from moqt.asyncio.roaming import Leg
 from moqt.events import (
     FillEnded,
     ObjectReceived,

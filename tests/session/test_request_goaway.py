@@ -17,7 +17,7 @@ from moqt.session.events import (
     RequestEnded,
     SubscriptionEnded,
 )
-from moqt.session.moving import ServedRequest
+from moqt.session.request_goaway import ServedRequest
 from moqt.session.source import TrackSource
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.wire.messages import (

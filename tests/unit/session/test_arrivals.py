@@ -1,4 +1,4 @@
-"""moqt.asyncio.arrivals: what a subscription still lacks after any order of arrival."""
+"""moqt.session.arrivals: what a subscription still lacks after any order of arrival."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moqt.asyncio.arrivals import Arrivals
 from moqt.codes import ObjectStatus
+from moqt.session.arrivals import Arrivals
 from moqt.types import Location, ObjectHeader
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.params import FillParameters
