@@ -237,9 +237,9 @@ class Producer:
         publication.begin()
         if self._relay is not None:
             try:
-                await self._relay.announce(publication.namespace)
+                await self._relay.advertise(publication.namespace)
             except BaseException:
-                await self.withdraw(publication, PublishDoneCode.INTERNAL_ERROR, "not announced")
+                await self.withdraw(publication, PublishDoneCode.INTERNAL_ERROR, "not advertised")
                 raise
         return publication
 

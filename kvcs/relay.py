@@ -78,7 +78,7 @@ class RelayLink:
         self.session = None
         await self._stack.aclose()
 
-    async def announce(self, namespace: TrackNamespace) -> None:
+    async def advertise(self, namespace: TrackNamespace) -> None:
         """Offer a namespace, and again after each reconnection.
 
         While the relay is lost or being left it returns at once. Raises: RequestRejected, TimedOut.

@@ -184,7 +184,7 @@ class SessionVerbs(RequestHost):
         tokens: Sequence[AuthToken] | None = None,
         timeout_s: float | None = None,
     ) -> NamespacePublication:
-        """Return an announcement of `namespace`; `async with` sends it."""
+        """Return a PUBLISH_NAMESPACE for `namespace`; `async with` sends it."""
 
         def command() -> int:
             return self._session.publish_namespace(namespace, now=time.monotonic(), tokens=tokens)

@@ -23,10 +23,10 @@ class NamespaceListener(Protocol):
     """Who wants to hear of namespaces. Calls note what to do and never change the directory."""
 
     def namespace_added(self, namespace: TrackNamespace) -> None:
-        """A namespace got its first track, or was announced."""
+        """A namespace got its first track, or was advertised."""
 
     def namespace_removed(self, namespace: TrackNamespace) -> None:
-        """A namespace lost its last track and is not announced."""
+        """A namespace lost its last track and is not advertised."""
 
 
 class TrackListener(Protocol):
@@ -50,8 +50,8 @@ class TrackDirectory:
         self._tracks: dict[FullTrackName, TrackSource] = {}
         self._refusals: dict[FullTrackName, RequestError] = {}
         self._in: dict[TrackNamespace, dict[TrackSource, None]] = {}
-        self._reasons: dict[TrackNamespace, int] = {}  # tracks in it, plus 1 when announced
-        self._announced: set[TrackNamespace] = set()
+        self._reasons: dict[TrackNamespace, int] = {}  # tracks in it, plus 1 when advertised
+        self._advertised: set[TrackNamespace] = set()
         self._by_prefix: dict[tuple[bytes, ...], dict[TrackNamespace, None]] = {}
         self._listeners: dict[tuple[bytes, ...], dict[NamespaceListener, None]] = {}
         self._track_listeners: dict[tuple[bytes, ...], dict[TrackListener, None]] = {}
@@ -140,20 +140,20 @@ class TrackDirectory:
 
     # Namespaces
 
-    def announce(self, namespace: TrackNamespace) -> None:
+    def advertise(self, namespace: TrackNamespace) -> None:
         """Report `namespace` although it may have no track yet. Harmless twice."""
         if namespace.is_reserved:
             raise LocalProtocolError(
                 f"{namespace}: a first field that begins with '.' is reserved (MOQT-22 2.4.3)"
             )
-        if namespace not in self._announced:
-            self._announced.add(namespace)
+        if namespace not in self._advertised:
+            self._advertised.add(namespace)
             self._hold(namespace)
 
     def withdraw(self, namespace: TrackNamespace) -> None:
-        """Take `announce` back; tracks in it keep it reported. Harmless twice."""
-        if namespace in self._announced:
-            self._announced.discard(namespace)
+        """Take `advertise` back; tracks in it keep it reported. Harmless twice."""
+        if namespace in self._advertised:
+            self._advertised.discard(namespace)
             self._release(namespace)
 
     def namespaces(self, prefix: TrackNamespace | None = None) -> tuple[TrackNamespace, ...]:

@@ -254,7 +254,7 @@ class NamespaceFound:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceGone:
-    """NAMESPACE_DONE, or the end of the stream that had announced it."""
+    """NAMESPACE_DONE, or the end of the stream that had reported it."""
 
     request_id: int
     namespace: TrackNamespace

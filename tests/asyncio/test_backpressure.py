@@ -137,7 +137,7 @@ async def test_too_far_behind_is_said(certificate: CertificatePair) -> None:
 async def test_too_many_unread_events_end_the_session(certificate: CertificatePair) -> None:
     directory = moqt.TrackDirectory()
     for number in range(50):
-        directory.announce(moqt.TrackNamespace.of("kv", str(number)))
+        directory.advertise(moqt.TrackNamespace.of("kv", str(number)))
     few = moqt.SessionConfig(max_events=40)
     async with (
         serving(certificate, directory) as server,

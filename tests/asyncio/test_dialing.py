@@ -160,7 +160,7 @@ async def test_tokens_of_a_request_are_shown_to_home_alone(certificate: Certific
 
     directory = moqt.TrackDirectory()
     directory.add(full_track(OTHER))
-    directory.announce(OTHER.namespace)
+    directory.advertise(OTHER.namespace)
     async with moqt.serve(
         "127.0.0.1",
         0,

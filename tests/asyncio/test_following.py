@@ -79,7 +79,7 @@ async def test_a_redirect_without_a_uri_stays_in_the_session(certificate: Certif
 async def test_a_redirected_prefix_is_followed(certificate: CertificatePair) -> None:
     """12.3#1: SUBSCRIBE_NAMESPACE, whose target has no Track Name."""
     directory = moqt.TrackDirectory()
-    directory.announce(OTHER.namespace)
+    directory.advertise(OTHER.namespace)
     async with (
         serving(certificate, directory) as second,
         serving(certificate, takes_offers=True) as first,

@@ -104,7 +104,7 @@ async def test_a_namespace_subscription_that_is_asked_to_move_is_issued_again(
 ) -> None:
     """9.2#7: in the same session; what is known is not told twice."""
     directory = moqt.TrackDirectory()
-    directory.announce(NAMESPACE)
+    directory.advertise(NAMESPACE)
     async with (
         serving(certificate, directory) as server,
         client_of(server, certificate) as client,
@@ -205,9 +205,9 @@ async def test_namespaces_go_on_from_the_next_session(certificate: CertificatePa
     both, old, new = (moqt.TrackNamespace.of("kv", name) for name in ("both", "old", "new"))
     one, two = moqt.TrackDirectory(), moqt.TrackDirectory()
     for namespace in (both, old):
-        one.announce(namespace)
+        one.advertise(namespace)
     for namespace in (both, new):
-        two.announce(namespace)
+        two.advertise(namespace)
     quick = moqt.FollowConfig(namespace_settle_s=0.05)
     async with (
         serving(certificate, two) as second,

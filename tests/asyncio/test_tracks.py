@@ -191,7 +191,7 @@ async def test_leaving_a_subscription_ends_it_at_the_publisher(
 
 async def test_namespaces_come_and_go(certificate: CertificatePair) -> None:
     directory = moqt.TrackDirectory()
-    directory.announce(NAMESPACE)
+    directory.advertise(NAMESPACE)
     other = moqt.TrackNamespace.of("kv", "later")
     async with (
         serving(certificate, directory) as server,
@@ -201,7 +201,7 @@ async def test_namespaces_come_and_go(certificate: CertificatePair) -> None:
         first = await anext(found)
         assert isinstance(first, NamespaceFound)
         assert first.namespace == NAMESPACE
-        directory.announce(other)
+        directory.advertise(other)
         second = await anext(found)
         assert isinstance(second, NamespaceFound)
         assert second.namespace == other
@@ -215,16 +215,16 @@ async def test_namespaces_are_listed(certificate: CertificatePair) -> None:
     """The list ends at its limit, or with its time; what is gone meanwhile is not in it."""
     directory = moqt.TrackDirectory()
     names = [moqt.TrackNamespace.of("kv", name) for name in "abcd"]
-    directory.announce(names[0])
-    directory.announce(names[1])
+    directory.advertise(names[0])
+    directory.advertise(names[1])
     async with (
         serving(certificate, directory) as server,
         connected(server, certificate) as session,
         session.subscribe_namespace(moqt.TrackNamespace.of("kv")) as found,
     ):
         directory.withdraw(names[0])
-        directory.announce(names[2])
-        directory.announce(names[3])
+        directory.advertise(names[2])
+        directory.advertise(names[3])
         listing = await found.listing(listen_s=60, limit=3)
         assert listing.namespaces == tuple(names[1:])
         assert listing.first_at is not None

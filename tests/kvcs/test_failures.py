@@ -379,7 +379,7 @@ async def test_a_publication_without_a_manifest_is_gone(certificate: Certificate
     async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
         publication = await stage.publish(1)
         stage.producer.directory.remove(publication._manifest_track)
-        stage.producer.directory.announce(publication.namespace)
+        stage.producer.directory.advertise(publication.namespace)
         with pytest.raises(PublicationGone, match="has no manifest"):
             await consumer.retrieve(
                 stage.descriptor, prompt(stage.descriptor, 1), discovery_timeout_s=0.1
@@ -392,7 +392,7 @@ async def test_an_unusable_publication_is_passed_over_for_the_next(
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         first = await stage.publish(1)
         stage.producer.directory.remove(first._manifest_track)
-        stage.producer.directory.announce(first.namespace)
+        stage.producer.directory.advertise(first.namespace)
         second = await stage.publish_all(1)
         retrieval = await consumer.retrieve(stage.descriptor, prompt(stage.descriptor, 1))
         assert retrieval.publication == second.namespace

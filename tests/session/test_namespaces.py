@@ -144,22 +144,22 @@ def watch(peer: ScriptedPeer, prefix: TrackNamespace) -> int:
 def test_reports_now_and_later() -> None:
     """4.2#1, 4.2#2, 4.2#6."""
     peer, directory = serving()
-    directory.announce(ns("kv", "a"))
-    directory.announce(ns("other"))
+    directory.advertise(ns("kv", "a"))
+    directory.advertise(ns("other"))
     stream = watch(peer, KV)
     assert peer.messages(stream) == [RequestOk(), Namespace(ns("a"))]
     woken: list[bool] = []
     peer.session.wake = lambda: woken.append(True)
-    directory.announce(ns("kv", "b"))
-    directory.announce(ns("else"))
+    directory.advertise(ns("kv", "b"))
+    directory.advertise(ns("else"))
     directory.withdraw(ns("kv", "a"))
     assert peer.messages(stream) == [Namespace(ns("b")), NamespaceDone(ns("a"))]
     assert len(woken) == 2
     peer.send_octets(stream, b"", fin=True)
-    directory.announce(KV)
+    directory.advertise(KV)
     assert peer.messages(stream) == [Namespace(TrackNamespace())]
     peer.stop(stream)
-    directory.announce(ns("kv", "c"))
+    directory.advertise(ns("kv", "c"))
     assert peer.messages(stream) == []
     assert peer.session.stats.open_requests == 0
 
@@ -182,15 +182,15 @@ def test_overlapping_prefixes() -> None:
 
 def test_prefix_moves_by_update() -> None:
     peer, directory = serving()
-    directory.announce(ns("kv", "a", "x"))
-    directory.announce(ns("kv", "b", "y"))
+    directory.advertise(ns("kv", "a", "x"))
+    directory.advertise(ns("kv", "b", "y"))
     stream = watch(peer, ns("kv", "a"))
     assert peer.messages(stream) == [RequestOk(), Namespace(ns("x"))]
     moved = RequestUpdate(peer.next_request_id(), Parameters(namespace_prefix=ns("kv", "b")))
     peer.send(stream, moved)
     assert peer.messages(stream) == [RequestOk(), Namespace(ns("y"))]
-    directory.announce(ns("kv", "a", "z"))
-    directory.announce(ns("kv", "b", "z"))
+    directory.advertise(ns("kv", "a", "z"))
+    directory.advertise(ns("kv", "b", "z"))
     assert peer.messages(stream) == [Namespace(ns("z"))]
     assert peer.messages(watch(peer, ns("kv", "a"))) != []
     peer.send(stream, RequestUpdate(peer.next_request_id()))
@@ -216,7 +216,7 @@ def test_prefix_that_cannot_move_there(prefix: TrackNamespace, code: RequestErro
     assert isinstance(answer, RequestError)
     assert answer.code is code
     assert stream in peer.transport.finished
-    directory.announce(ns("kv", "a", "z"))
+    directory.advertise(ns("kv", "a", "z"))
     assert peer.messages(stream) == []
 
 
@@ -232,7 +232,7 @@ def test_a_closed_session_listens_no_more() -> None:
     stream = watch(peer, KV)
     peer.session.close(now=0.0)
     peer.messages(stream)
-    directory.announce(ns("kv", "a"))
+    directory.advertise(ns("kv", "a"))
     assert peer.messages(stream) == []
 
 

@@ -307,14 +307,14 @@ def test_a_backlog_beyond_its_limit_cancels_the_request() -> None:
     """15.5#1, 15.5#2."""
     directory = TrackDirectory()
     for number in range(50):
-        directory.announce(TrackNamespace.of("kv", f"publication-{number}"))
+        directory.advertise(TrackNamespace.of("kv", f"publication-{number}"))
     config = SessionConfig(max_request_stream_octets=200)
     peer = ScriptedPeer(Role.SERVER, config=config, directory=directory)
     stream = peer.open_bidi()
     peer.transport.stream_rooms[stream] = 30
     peer.send(stream, SubscribeNamespace(0, TrackNamespace.of("kv")))
     assert peer.transport.resets == {stream: StreamResetCode.EXCESSIVE_LOAD}
-    directory.announce(TrackNamespace.of("kv", "new"))
+    directory.advertise(TrackNamespace.of("kv", "new"))
     assert peer.session.stats.open_requests == 0
     assert not peer.session.is_closed
     other = peer.open_bidi()

@@ -231,7 +231,7 @@ def test_reserved_names_are_refused() -> None:
         with pytest.raises(LocalProtocolError, match="reserved"):
             TrackSource(FullTrackName(TrackNamespace.of(first), b"t"))
         with pytest.raises(LocalProtocolError, match="reserved"):
-            TrackDirectory().announce(TrackNamespace.of(first, "y"))
+            TrackDirectory().advertise(TrackNamespace.of(first, "y"))
 
 
 def test_retention_keeps_the_newest() -> None:
@@ -351,8 +351,8 @@ def test_directory_finds_tracks_and_counts_namespaces() -> None:
     directory.listen(TrackNamespace.of("z"), far)
     directory.add(first)
     directory.add(second)
-    directory.announce(NAME.namespace)
-    directory.announce(NAME.namespace)
+    directory.advertise(NAME.namespace)
+    directory.advertise(NAME.namespace)
     with pytest.raises(LocalProtocolError, match="served already"):
         directory.add(TrackSource(NAME))
     assert directory.find(NAME) is first
@@ -373,7 +373,7 @@ def test_directory_finds_tracks_and_counts_namespaces() -> None:
     assert directory.namespaces() == ()
     directory.unlisten(TrackNamespace.of("a"), near)
     directory.unlisten(TrackNamespace.of("a"), near)
-    directory.announce(TrackNamespace.of("a"))
+    directory.advertise(TrackNamespace.of("a"))
     assert len(told) == 2
     assert not any((directory._reasons[n] != 1) for n in directory.namespaces())
 

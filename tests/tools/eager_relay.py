@@ -63,7 +63,7 @@ class EagerRelay:
                     continue
                 copying.append(tasks.create_task(self._copy(session, track, ready)))
                 await ready.wait()
-            self.directory.announce(namespace)
+            self.directory.advertise(namespace)
             with suppress(errors.SessionClosed):
                 await session.accept_namespace(offer).wait_withdrawn()
             if not self.keeps_namespaces:

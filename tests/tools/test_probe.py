@@ -30,7 +30,7 @@ def server_thread(certificate: CertificatePair) -> Iterator[int]:
     """Run a server with two namespaces in a thread: the program has a loop of its own."""
     directory = moqt.TrackDirectory()
     for namespace in (KVCS, OTHER):
-        directory.announce(namespace)
+        directory.advertise(namespace)
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     port: list[int] = []

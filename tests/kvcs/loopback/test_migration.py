@@ -212,7 +212,7 @@ def move_tracks(source: TrackDirectory, to: TrackDirectory, uri: str, *, only_da
     for track in source.tracks():
         if only_data and track.name.name == MANIFEST:
             continue
-        source.announce(track.name.namespace)
+        source.advertise(track.name.namespace)
         source.remove(track)
         to.add(track)
         moved = RequestRejected(
@@ -257,7 +257,7 @@ async def test_redirects_in_a_circle_end_a_retrieval(certificate: CertificatePai
         directory = stage.producer.directory
         name = publication._manifest_track.name
         other = FullTrackName(moqt.TrackNamespace.of("other"), MANIFEST)
-        directory.announce(publication.namespace)
+        directory.advertise(publication.namespace)
         directory.remove(publication._manifest_track)
         for here, there in ((name, other), (other, name)):
             directory.refuse(
