@@ -337,6 +337,16 @@ class Assembly:
         """Whether every wanted Object is verified and every layer usable."""
         return all(layer in self._handed_over or self.is_usable(layer) for layer in self.layers)
 
+    @property
+    def needs_manifest(self) -> bool:
+        """Whether a manifest is to name further segments, or digests that make layers usable."""
+        return not self._is_covered or (
+            self._require_listed
+            and any(
+                self.has_all_objects(layer) and not self.is_usable(layer) for layer in self.layers
+            )
+        )
+
     def progress(self, layer: int) -> int:
         """Return how much of a layer is still to come, for telling standstill from progress."""
         at = layer - self.layers.start

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from kvcs.collector import Recompute
+    from kvcs.attempts import Recompute
     from kvcs.config import ConsumerConfig, ProducerConfig
     from kvcs.consumer import Retrieval as AsyncRetrieval
     from kvcs.destinations import Into

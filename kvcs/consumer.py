@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
-    from kvcs.collector import Recompute
+    from kvcs.attempts import Recompute
     from kvcs.destinations import Into
     from kvcs.errors import MissingObject
     from kvcs.feeds import Feed
@@ -290,7 +290,8 @@ class Consumer:
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
             taken = covered if blocks is None else min(blocks, covered)
             collector = Collector(
-                self._endpoints,
+                feed,
+                endpoints=self._endpoints,
                 prefix=prefix,
                 first_layer=first_layer,
                 last_layer=last_layer,
@@ -311,7 +312,6 @@ class Consumer:
                 threads=self._threads,
                 stats=RetrievalStats(),
             )
-            collector.begin(feed)
             return collector, taken
 
         finder = Finder(self._endpoints, prefix, begin, self.config)
