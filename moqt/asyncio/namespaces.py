@@ -30,8 +30,8 @@ Offer = events.PublicationOffered | events.NamespaceOffered
 """What a peer may offer: one track, or a namespace to ask for tracks in."""
 
 MAX_WAITING_OFFERS = 256
-"""Offers of one session that wait for `MoqtSession.offers`, and in each OfferedTracks; more are
-refused."""
+"""Offers of one session that wait for `MoqtSession.offers`, and in each TracksSubscription; more
+are refused."""
 
 
 class Advertised(Protocol):
@@ -124,7 +124,7 @@ class NamespaceSubscription(ItemStream[NamespaceItem]):
                 self._put(event)
 
 
-class OfferedTracks(ItemStream[TrackItem]):
+class TracksSubscription(ItemStream[TrackItem]):
     """SUBSCRIBE_TRACKS: an offer of each track under a prefix, now and later (MOQT-22 3.6).
 
     `async with` sends it and waits for its answer. `async for` yields PublicationOffered, to be

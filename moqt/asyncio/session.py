@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
 from moqt.asyncio.info import ConnectionInfo, connection_info
-from moqt.asyncio.namespaces import AcceptedNamespace, Offer, OfferedTracks, Offers
+from moqt.asyncio.namespaces import AcceptedNamespace, Offer, Offers, TracksSubscription
 from moqt.asyncio.requests import Request, Signal
 from moqt.asyncio.verbs import SessionVerbs
 from moqt.codes import RequestErrorCode, SessionErrorCode
@@ -333,15 +333,15 @@ class MoqtSession(SessionVerbs):
         elif isinstance(event, events.ObjectReceived):
             self.consume(event)
         elif isinstance(event, events.NamespaceWithdrawn | events.RequestEnded):
-            watch = self._watch_of(event) if isinstance(event, events.RequestEnded) else None
-            if watch is not None:
-                watch.withdraw(event.request_id)
+            tracks = self._tracks_of(event) if isinstance(event, events.RequestEnded) else None
+            if tracks is not None:
+                tracks.withdraw(event.request_id)
             elif self._offers is not None:
                 self._offers.withdraw(event.request_id)
 
     def _take_offer(self, offer: Offer) -> None:
-        if isinstance(offer, events.PublicationOffered) and (watch := self._watch_of(offer)):
-            is_taken = watch.put(offer)
+        if isinstance(offer, events.PublicationOffered) and (tracks := self._tracks_of(offer)):
+            is_taken = tracks.put(offer)
         elif self._offers is not None:
             is_taken = self._offers.put(offer)
         else:
@@ -350,12 +350,12 @@ class MoqtSession(SessionVerbs):
         if not is_taken:
             self.reject(offer, RequestErrorCode.EXCESSIVE_LOAD, "too many offers wait")
 
-    def _watch_of(
+    def _tracks_of(
         self, event: events.PublicationOffered | events.RequestEnded
-    ) -> OfferedTracks | None:
+    ) -> TracksSubscription | None:
         """Return the SUBSCRIBE_TRACKS that an offer belongs to."""
-        request = None if event.watch_id is None else self._requests.get(event.watch_id)
-        return request if isinstance(request, OfferedTracks) else None
+        request = None if event.tracks_id is None else self._requests.get(event.tracks_id)
+        return request if isinstance(request, TracksSubscription) else None
 
     def _end(self, event: events.SessionEnded) -> None:
         if self._ended is not None:

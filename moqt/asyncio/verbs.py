@@ -12,8 +12,8 @@ from moqt.asyncio.namespaces import (
     NamespacePublication,
     NamespaceSubscription,
     Offer,
-    OfferedTracks,
     Offers,
+    TracksSubscription,
 )
 from moqt.asyncio.requests import RequestHost
 from moqt.asyncio.tracks import (
@@ -217,7 +217,7 @@ class SessionVerbs(RequestHost):
         include_properties: bool = True,
         tokens: Sequence[AuthToken] | None = None,
         timeout_s: float | None = None,
-    ) -> OfferedTracks:
+    ) -> TracksSubscription:
         """Return a request for an offer of each track under `prefix`; `async with` sends it.
 
         The tracks are offered with what is given here, as `subscribe` has it; a TRACK_PROPERTY
@@ -236,7 +236,7 @@ class SessionVerbs(RequestHost):
             )
 
         what = f"SUBSCRIBE_TRACKS {prefix}"
-        return OfferedTracks(
+        return TracksSubscription(
             self, what, timeout_s, command=self._waking(command), decline=self._decline
         )
 

@@ -165,7 +165,7 @@ class SessionCommands:
         """Send SUBSCRIBE_TRACKS and return its Request ID (MOQT-22 3.6).
 
         The tracks are offered with what is given here, as `subscribe` has it; a TRACK_PROPERTY
-        filter chooses among them. Offers come as PublicationOffered with its `watch_id`.
+        filter chooses among them. Offers come as PublicationOffered with its `tracks_id`.
         """
         parameters = Parameters(
             forward=None if forward else False,

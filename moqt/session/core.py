@@ -93,7 +93,7 @@ class Session(SessionCommands):
         self._subscriber = Subscriber(context, self._requests)
         self._publisher = Publisher(context, self._requests, directory)
         self._namespaces = Namespaces(context, self._requests, directory, self._publisher)
-        self._subscriber.watch_of = self._namespaces.watch_of
+        self._subscriber.tracks_subscription_of = self._namespaces.tracks_subscription_of
         self._control = Control(
             context,
             self._requests,

@@ -224,7 +224,7 @@ class PublicationOffered:
     forward: bool
     group_order: GroupOrder | None
     properties: TrackProperties
-    watch_id: int | None = None
+    tracks_id: int | None = None
     """The Request ID of the SUBSCRIBE_TRACKS of ours that covers it; None: there is none."""
 
 
@@ -280,7 +280,7 @@ class RequestEnded:
 
     request_id: int
     reset: StreamResetCode | None = None
-    watch_id: int | None = None
+    tracks_id: int | None = None
     """Of a PUBLISH of the peer's: as in its PublicationOffered."""
 
 

@@ -1,7 +1,7 @@
 """The requests of a session about namespaces, ours and the peer's; PUBLISH_NAMESPACE is here too.
 
-MOQT-22 4.1, 9.14. SUBSCRIBE_NAMESPACE stands in `namespace_watch`, SUBSCRIBE_TRACKS in
-`track_watch`.
+MOQT-22 4.1, 9.14. SUBSCRIBE_NAMESPACE stands in `namespace_subscription`, SUBSCRIBE_TRACKS in
+`tracks_subscription`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from moqt.session.events import (
     RequestAccepted,
     RequestEnded,
 )
-from moqt.session.namespace_watch import NamespaceReport, NamespaceWatch
+from moqt.session.namespace_subscription import NamespaceSubscription, ServedNamespaceSubscription
 from moqt.session.own_request import OwnRequest
 from moqt.session.prefixes import OwnPrefixes, ServedPrefixes, check_not_reserved
 from moqt.session.request_stream import ServedHandler
 from moqt.session.states import Phase
-from moqt.session.track_watch import TrackReport, TrackWatch, checked_wish
+from moqt.session.tracks_subscription import (
+    ServedTracksSubscription,
+    TracksSubscription,
+    checked_wish,
+)
 from moqt.wire.filters import FilterRejected
 from moqt.wire.messages import (
     PublishNamespace,
@@ -61,8 +65,8 @@ class Namespaces:
         self._requests = requests
         self._directory = directory
         self._publisher = publisher
-        self._namespace_watches = OwnPrefixes()
-        self._track_watches = OwnPrefixes()
+        self._namespace_subscriptions = OwnPrefixes()
+        self._tracks_subscriptions = OwnPrefixes()
         self._namespace_reports = ServedPrefixes()
         self._track_reports = ServedPrefixes()
 
@@ -90,17 +94,17 @@ class Namespaces:
     ) -> int:
         """Ask the peer for the namespaces below `prefix`; return the Request ID."""
         check_not_reserved(prefix)
-        watch = NamespaceWatch(self._context, prefix, self._namespace_watches)
-        watch.bind(
+        subscription = NamespaceSubscription(self._context, prefix, self._namespace_subscriptions)
+        subscription.bind(
             self._requests.open(
                 RequestKind.SUBSCRIBE_NAMESPACE,
-                watch,
+                subscription,
                 lambda request_id: SubscribeNamespace(request_id, prefix),
                 now=now,
                 tokens=tokens,
             )
         )
-        return watch.request_id
+        return subscription.request_id
 
     def subscribe_tracks(
         self,
@@ -113,17 +117,17 @@ class Namespaces:
         """Ask the peer to offer the tracks below `prefix`; return the Request ID."""
         check_not_reserved(prefix)
         self._check_ranges(parameters)
-        watch = TrackWatch(self._context, prefix, self._track_watches)
-        watch.bind(
+        subscription = TracksSubscription(self._context, prefix, self._tracks_subscriptions)
+        subscription.bind(
             self._requests.open(
                 RequestKind.SUBSCRIBE_TRACKS,
-                watch,
+                subscription,
                 lambda request_id: SubscribeTracks(request_id, prefix, parameters),
                 now=now,
                 tokens=tokens,
             )
         )
-        return watch.request_id
+        return subscription.request_id
 
     def _check_ranges(self, parameters: Parameters) -> None:
         options = self._context.peer_options
@@ -132,10 +136,10 @@ class Namespaces:
         except FilterRejected as error:
             raise LocalProtocolError(str(error)) from error
 
-    def watch_of(self, namespace: TrackNamespace) -> int | None:
+    def tracks_subscription_of(self, namespace: TrackNamespace) -> int | None:
         """Return which SUBSCRIBE_TRACKS of ours a PUBLISH in `namespace` belongs to."""
-        for request_id, watch in self._track_watches.active.items():
-            if watch.covers(namespace):
+        for request_id, subscription in self._tracks_subscriptions.active.items():
+            if subscription.covers(namespace):
                 return request_id
         return None
 
@@ -151,7 +155,7 @@ class Namespaces:
         """Answer from the directory, now and later."""
         directory = self._admitted(stream, message.prefix, self._namespace_reports)
         if directory is not None:
-            NamespaceReport(
+            ServedNamespaceSubscription(
                 stream,
                 message.prefix,
                 self._namespace_reports,
@@ -171,7 +175,7 @@ class Namespaces:
         except FilterRejected as error:
             stream.refuse(error.code, error.reason)
             return
-        TrackReport(
+        ServedTracksSubscription(
             stream,
             message.prefix,
             self._track_reports,

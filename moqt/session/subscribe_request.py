@@ -182,7 +182,7 @@ class PublicationOffer(TrackHandle, ServedHandler):
         self._done: PublishDone | None = None
         self._owed = 0
         self._is_rejected = False
-        self._watch_id = subscriber.watch_of(message.name.namespace)
+        self._tracks_id = subscriber.tracks_subscription_of(message.name.namespace)
         context.handles[stream.request_id] = self
         parameters = message.parameters
         context.emit(
@@ -194,7 +194,7 @@ class PublicationOffer(TrackHandle, ServedHandler):
                 parameters.forward is not False,
                 parameters.group_order,
                 message.properties,
-                self._watch_id,
+                self._tracks_id,
             )
         )
 
@@ -284,7 +284,7 @@ class PublicationOffer(TrackHandle, ServedHandler):
             stream.send(error)
         elif self._done is None:
             self.reject(error)
-            self.context.emit(RequestEnded(stream.request_id, watch_id=self._watch_id))
+            self.context.emit(RequestEnded(stream.request_id, tracks_id=self._tracks_id))
 
     def _take_answer(self, update_id: int, message: RequestOk | RequestError, now: float) -> None:
         request_id = self.stream.request_id
@@ -317,4 +317,4 @@ class PublicationOffer(TrackHandle, ServedHandler):
 
     def _withdraw(self, reset: StreamResetCode | None) -> None:
         self._drop()
-        self.context.emit(RequestEnded(self.stream.request_id, reset, self._watch_id))
+        self.context.emit(RequestEnded(self.stream.request_id, reset, self._tracks_id))

@@ -57,7 +57,7 @@ class Subscriber:
         self._lost_fill_timer: Timer | None = None
         self.inbound: Inbound
         """Set right after construction; the two know each other."""
-        self.watch_of: Callable[[TrackNamespace], int | None] = lambda _: None
+        self.tracks_subscription_of: Callable[[TrackNamespace], int | None] = lambda _: None
         """Which SUBSCRIBE_TRACKS of ours a PUBLISH belongs to. `Session` sets it."""
         self._context = context
         self._requests = requests

@@ -22,7 +22,7 @@ from moqt.session.events import (
 )
 from moqt.session.publisher import Publisher
 from moqt.session.source import TrackSource
-from moqt.session.track_watch import TrackReport
+from moqt.session.tracks_subscription import ServedTracksSubscription
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.fields import KeyValue
@@ -402,7 +402,9 @@ def test_a_closed_session_is_not_told_of_tracks(monkeypatch: pytest.MonkeyPatch)
     peer, directory = serving()
     ask(peer, KV)
     told: list[TrackSource] = []
-    monkeypatch.setattr(TrackReport, "track_added", lambda _, track: told.append(track))
+    monkeypatch.setattr(
+        ServedTracksSubscription, "track_added", lambda _, track: told.append(track)
+    )
     directory.add(TrackSource(named(A, "1")))
     assert len(told) == 1
     peer.session.close(now=0.0)
@@ -490,7 +492,10 @@ def test_offers_and_skipped_tracks_arrive() -> None:
     peer, request_id = watching()
     offer(peer, named(A, "1"))
     offer(peer, named(TrackNamespace.of("x"), "2"), alias=2)
-    assert [event.watch_id for event in peer.take(PublicationOffered)] == [request_id, None]
+    assert [event.tracks_id for event in peer.take(PublicationOffered)] == [
+        request_id,
+        None,
+    ]
     peer.send(0, PublishSkipped(TrackNamespace.of("a"), b"3"), PublishSkipped(EVERYTHING, b""))
     assert peer.take(TrackSkipped) == [
         TrackSkipped(request_id, named(A, "3")),
@@ -503,7 +508,7 @@ def test_an_offer_may_overtake_the_answer_and_be_taken_back() -> None:
     request_id = peer.session.subscribe_tracks(KV, now=0.0)
     stream = offer(peer, named(A, "1"))
     offered = one(peer.take(PublicationOffered))
-    assert offered.watch_id == request_id
+    assert offered.tracks_id == request_id
     peer.cancel(stream)
     assert one(peer.take(RequestEnded)) == RequestEnded(
         offered.request_id, StreamResetCode.from_wire(1), request_id
@@ -528,7 +533,7 @@ def test_after_its_end_no_offer_belongs_to_it(how: str) -> None:
     else:
         peer.session.cancel(request_id, now=0.0)
     offer(peer, named(A, "1"))
-    assert one(peer.take(PublicationOffered)).watch_id is None
+    assert one(peer.take(PublicationOffered)).tracks_id is None
 
 
 def test_our_prefix_moves_and_late_offers_still_belong_to_it() -> None:
@@ -543,7 +548,10 @@ def test_our_prefix_moves_and_late_offers_still_belong_to_it() -> None:
     assert one(peer.take(UpdateAccepted)).update_id == update_id
     assert one(peer.take(TrackSkipped)).name == named(other, "2")
     offer(peer, named(A, "3"), alias=3)
-    assert [e.watch_id for e in peer.take(PublicationOffered)] == [request_id, request_id]
+    assert [e.tracks_id for e in peer.take(PublicationOffered)] == [
+        request_id,
+        request_id,
+    ]
 
 
 def test_a_refused_move_keeps_the_prefix_until_the_end() -> None:
@@ -616,7 +624,7 @@ def test_both_ends() -> None:
         track.end()
     pair.run()
     offers = pair.take(Role.CLIENT, PublicationOffered)
-    assert [(event.name, event.watch_id) for event in offers] == [
+    assert [(event.name, event.tracks_id) for event in offers] == [
         (early.name, watch),
         (late.name, watch),
     ]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from moqt.types import TrackNamespace
     from moqt.wire.messages import Message
 
-__all__ = ["NamespaceReport", "NamespaceWatch"]
+__all__ = ["NamespaceSubscription", "ServedNamespaceSubscription"]
 
 
-class NamespaceWatch(OwnPrefix):
+class NamespaceSubscription(OwnPrefix):
     """A SUBSCRIBE_NAMESPACE of ours."""
 
     def __init__(self, context: SessionContext, prefix: TrackNamespace, table: OwnPrefixes) -> None:
@@ -70,7 +70,7 @@ class NamespaceWatch(OwnPrefix):
         super().end(reset)
 
 
-class NamespaceReport(ServedPrefix):
+class ServedNamespaceSubscription(ServedPrefix):
     """A SUBSCRIBE_NAMESPACE of the peer's."""
 
     def __init__(

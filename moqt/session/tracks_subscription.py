@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from moqt.wire.messages import Message
     from moqt.wire.params import Parameters
 
-__all__ = ["TrackReport", "TrackWatch", "checked_wish"]
+__all__ = ["ServedTracksSubscription", "TracksSubscription", "checked_wish"]
 
 _NO_OBJECT = ObjectHeader(0, 0, 0, 0, 0)
 
 
-class TrackWatch(OwnPrefix):
+class TracksSubscription(OwnPrefix):
     """A SUBSCRIBE_TRACKS of ours."""
 
     has_forward = True
@@ -83,7 +83,7 @@ def checked_wish(parameters: Parameters, max_ranges: int) -> Parameters:
     return wanted
 
 
-class TrackReport(ServedPrefix):
+class ServedTracksSubscription(ServedPrefix):
     """A SUBSCRIBE_TRACKS of the peer's: a PUBLISH for each track, or PUBLISH_SKIPPED.
 
     A PUBLISH is a request of its own and outlives this one; its events name a request that the

@@ -41,7 +41,7 @@ def named(name: str, namespace: moqt.TrackNamespace = NAMESPACE) -> moqt.FullTra
     return moqt.FullTrackName(namespace, name.encode())
 
 
-async def next_offer(tracks: moqt.OfferedTracks) -> PublicationOffered:
+async def next_offer(tracks: moqt.TracksSubscription) -> PublicationOffered:
     async with asyncio.timeout(10):
         item = await anext(tracks)
     assert isinstance(item, PublicationOffered)
@@ -58,7 +58,11 @@ async def test_offered_tracks_are_taken_whole(certificate: CertificatePair) -> N
         session.subscribe_tracks(PREFIX, forward=False) as tracks,
     ):
         first = await next_offer(tracks)
-        assert (first.name, first.forward, first.watch_id) == (NAME, False, tracks.request_id)
+        assert (first.name, first.forward, first.tracks_id) == (
+            NAME,
+            False,
+            tracks.request_id,
+        )
         fill = moqt.FillParameters(location_filter=moqt.LocationFilter.none())
         async with session.accept(first, fill=fill) as subscription:
             early.end()
