@@ -11,7 +11,7 @@ from moqt.session.config import Role
 from moqt.session.namespaces import NamespaceOffer
 from moqt.session.subscribe_request import PublicationOffer
 from moqt.wire.framing import encode_message
-from moqt.wire.messages import Redirect, RequestError
+from moqt.wire.messages import Redirect, RequestError, RequestUpdate
 from moqt.wire.params import NO_PARAMETERS
 from moqt.wire.properties import DEFAULT_PRIORITY
 
@@ -55,6 +55,10 @@ class Offers:
         if wanted.subscriber_priority == (DEFAULT_PRIORITY if priority is None else priority):
             wanted = replace(wanted, subscriber_priority=None)
         self._subscriber.checked(offer.message.name, wanted)
+        try:
+            encode_message(RequestUpdate(0, wanted))  # before anything is said
+        except ValueError as fault:
+            raise LocalProtocolError(f"REQUEST_UPDATE: {fault}") from fault
         try:
             offer.accept(sink, now)
         except RemoteProtocolError as error:

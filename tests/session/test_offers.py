@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from moqt.codes import (
@@ -47,6 +49,7 @@ from moqt.wire.messages import (
 )
 from moqt.wire.params import FillParameters, Parameters
 from moqt.wire.properties import TrackProperties
+from moqt.wire.vi64 import MAX_VI64
 from tests.session.receiving import (
     ALIAS,
     NAME,
@@ -60,6 +63,7 @@ from tests.session.receiving import (
 )
 from tests.session.test_setup import assert_closed, violation
 
+BEYOND = LocationFilter.absolute(Location(MAX_VI64 + 1, 0))
 DONE = PublishDone(code=PublishDoneCode.TRACK_ENDED, stream_count=1)
 
 
@@ -131,6 +135,18 @@ def test_what_differs_from_the_offer_follows_in_an_update() -> None:
     peer.send_octets(peer.open_uni(), fetched(0, [(0, 0), (1, 1)]), fin=True)
     assert [event.from_fill for event in peer.take(ObjectReceived)] == [True, True]
     assert one(peer.take(FillEnded)) == FillEnded(1, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 256}, {"location_filter": BEYOND}])
+def test_an_offer_accepted_with_what_no_message_can_say_still_waits(wrong: Any) -> None:
+    """Else the subscription would be there, and nobody to read it."""
+    peer = ScriptedPeer()
+    stream = offered(peer)
+    with pytest.raises(LocalProtocolError, match="REQUEST_UPDATE"):
+        peer.session.accept(1, now=0.0, **wrong)
+    assert peer.messages(stream) == []
+    peer.session.accept(1, now=0.0)
+    assert peer.messages(stream) == [RequestOk()]
 
 
 def test_what_the_offer_says_already_needs_no_update() -> None:
