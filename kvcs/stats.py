@@ -6,13 +6,19 @@ Counters that return to zero say so. They are read while the work goes on; readi
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvcs.errors import RejectReason
 
-__all__ = ["ConsumerStats", "ProducerStats", "PublicationStats", "RetrievalStats"]
+__all__ = [
+    "ConsumerStats",
+    "ProducerStats",
+    "PublicationStats",
+    "ReceivedStats",
+    "RetrievalStats",
+]
 
 
 @dataclass(slots=True)
@@ -56,8 +62,8 @@ class ProducerStats:
 
 
 @dataclass(slots=True)
-class RetrievalStats:
-    """What one retrieval has received."""
+class ReceivedStats:
+    """What came: of one retrieval, or of all of a consumer."""
 
     objects: int = 0
     """Objects verified. Each wanted Object counts once."""
@@ -78,9 +84,26 @@ class RetrievalStats:
     retries: int = 0
     """Recovery steps tried."""
     reconnects: int = 0
-    """Times a lost session was connected again for this retrieval."""
+    """Times a lost session was connected again for a retrieval."""
     moves: int = 0
-    """Times it went on at another session because its peer asked to."""
+    """Times a retrieval went on at another session because its peer asked to."""
+
+    @property
+    def rejected_objects(self) -> int:
+        """All that failed a check."""
+        return self.rejected.total()
+
+    def add(self, other: ReceivedStats) -> None:
+        """Add what `other` counted."""
+        for counter in fields(ReceivedStats):
+            name = counter.name
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class RetrievalStats(ReceivedStats):
+    """What one retrieval has received."""
+
     manifest_versions: int = 0
     layers: int = 0
     """Usable layers handed over."""
@@ -89,14 +112,9 @@ class RetrievalStats:
     open_requests: int = 0
     """Requests open now; returns to zero."""
 
-    @property
-    def rejected_objects(self) -> int:
-        """All that failed a check."""
-        return self.rejected.total()
-
 
 @dataclass(slots=True)
-class ConsumerStats:
+class ConsumerStats(ReceivedStats):
     """What one consumer has received, over all retrievals that ended."""
 
     retrievals: int = 0
@@ -104,28 +122,3 @@ class ConsumerStats:
     completed: int = 0
     incomplete: int = 0
     """Retrievals that ended without all their Objects, by error or by being closed."""
-    objects: int = 0
-    octets: int = 0
-    objects_received: int = 0
-    duplicates: int = 0
-    discarded: int = 0
-    rejected: Counter[RejectReason] = field(default_factory=Counter)
-    recomputed: int = 0
-    missing: int = 0
-    retries: int = 0
-    reconnects: int = 0
-    moves: int = 0
-
-    def add(self, retrieval: RetrievalStats) -> None:
-        """Add what an ended retrieval counted."""
-        self.objects += retrieval.objects
-        self.octets += retrieval.octets
-        self.objects_received += retrieval.objects_received
-        self.duplicates += retrieval.duplicates
-        self.discarded += retrieval.discarded
-        self.rejected.update(retrieval.rejected)
-        self.recomputed += retrieval.recomputed
-        self.missing += retrieval.missing
-        self.retries += retrieval.retries
-        self.reconnects += retrieval.reconnects
-        self.moves += retrieval.moves
