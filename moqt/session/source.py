@@ -88,7 +88,9 @@ class TrackSource:
         self.on_new_group_request: Callable[[int], None] | None = None
         """Called when a subscriber asks for a new Group, if DYNAMIC_GROUPS is 1, with the smallest
         Group ID that it wants, 0 for any. The owner ends its Group and begins the next soon, at
-        once if it likes (MOQT-22 9.20.19). Called again only when the Group has changed."""
+        once if it likes (MOQT-22 9.20.19). Called again only when the Group has changed. It must
+        not raise. A subscriber may want any ID up to 2^64-1, behind which there is no further
+        Group: an owner does well to bound what it follows."""
         self.published_octets = 0
         """Payload octets ever published."""
         self.end_location: Location | None = None
