@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import kvcs
 import moqt
-from interop.content.track_content import GROUPS, whole
-from interop.harness.caches import Cache, Production, consuming, producing, take
-from interop.harness.cases import CaseFailed, Direction, Registry, check
-from interop.harness.ours import BINARY, TestTrack, collect, dial, named
-from moqt.events import PublicationOffered
+from interop.content.track_content import GROUPS, payload, whole
+from interop.harness.caches import Cache, consuming, fanned_out, producing, take
+from interop.harness.cases import CaseFailed, Direction, PeerLimit, Registry, check
+from interop.harness.ours import BINARY, Collection, TestTrack, collect, dial, named
+from moqt.events import ObjectReceived, PublicationOffered
 
 if TYPE_CHECKING:
     from interop.harness.processes import PeerProcess
@@ -25,6 +26,9 @@ DEEP = Cache(layers=30)
 SHALLOW = Cache(layers=6)
 """Few enough that the relay keeps them all."""
 
+LARGE = 2 << 20
+LARGE_TIMEOUT_S = 4.0
+PRIORITIES = (0, 31, 127, 128, 255)
 MANIFEST_OCTETS = 65536
 """More than all manifests that the relay asks for, and less than one layer."""
 
@@ -37,13 +41,14 @@ async def relay(stage: Stage) -> int:
     return (await relay_process(stage))[1]
 
 
-async def relay_process(stage: Stage) -> tuple[PeerProcess, int]:
-    """Start the relay; return it and its port."""
+async def relay_process(stage: Stage, *options: object) -> tuple[PeerProcess, int]:
+    """Start the relay with further options; return it and its port."""
     port = stage.port()
     process = await stage.module(
         "aiomoqt.tools.moq_interop_relay",
         *("--bind", "127.0.0.1", "--port", port, "--quic", "--draft", 22),
         *("--cert", stage.certificate, "--key", stage.private_key),
+        *options,
     )
     await process.line("Listening on")
     return process, port
@@ -114,43 +119,29 @@ async def cache_late_evicted(stage: Stage) -> None:
                 await take(DEEP, again)
 
 
-async def caught_up(production: Production, retrievals: list[kvcs.Retrieval]) -> None:
-    """Wait until all have what is published: so has the relay, and nobody joins in mid-stream."""
-    while any(retrieval.stats.objects < production.objects for retrieval in retrievals):
-        await asyncio.sleep(0.01)
+@CASES.case("cache-signed", Direction.THROUGH_PEER, "KVCS 3.6, 5.2")
+async def cache_signed(stage: Stage) -> None:
+    """A cache with a signed manifest, taken by a consumer that demands it."""
+    port = await relay(stage)
+    key = kvcs.ProducerKey.generate(kvcs.SigningAlgorithm.EDDSA)
+    async with (
+        producing(stage, SHALLOW, port, form=FORM, key=key) as production,
+        consuming(stage, port, form=FORM, key=key) as consumer,
+        await consumer.retrieve(SHALLOW.descriptor, SHALLOW.tokens) as retrieval,
+    ):
+        await production.put(range(SHALLOW.layers))
+        await production.complete()
+        await take(SHALLOW, retrieval)
+        check("signed", retrieval.is_signed, True)
 
 
 @CASES.case("fan-out", Direction.THROUGH_PEER, "KVCS 5.2, 5.3")
 async def fan_out(stage: Stage) -> None:
     """Four consumers that join at different times; the producer sends each Object once."""
-    port = await relay(stage)
-    retrievals: list[kvcs.Retrieval] = []
-
-    async def consume(joined: asyncio.Event) -> None:
-        async with (
-            consuming(stage, port, form=FORM) as consumer,
-            await consumer.retrieve(SHALLOW.descriptor, SHALLOW.tokens) as retrieval,
-        ):
-            retrievals.append(retrieval)
-            joined.set()
-            await take(SHALLOW, retrieval)
-
-    async with producing(stage, SHALLOW, port, form=FORM) as production:
-        async with asyncio.TaskGroup() as group:
-            # The relay takes the first Object that it got for the beginning, so layer 0 goes
-            # alone; and it forgets a track that ended, so the last one joins before.
-            for put in (range(1), range(1, 3), range(3, SHALLOW.layers), range(0)):
-                joined = asyncio.Event()
-                group.create_task(consume(joined))
-                await joined.wait()
-                if put == range(1):
-                    await production.followed()
-                await caught_up(production, retrievals)
-                await production.put(put)
-                await caught_up(production, retrievals)
-            await production.complete()
-        sent = sum(session.stats.octets_sent for session in production.producer.sessions)
-        data = production.producer.stats.octets
+    # The relay takes the first Object that it got for the beginning, so layer 0 goes alone; and it
+    # forgets a track that ended, so the last one joins before.
+    steps = (range(1), range(1, 3), range(3, SHALLOW.layers), range(0))
+    sent, data = await fanned_out(stage, SHALLOW, await relay(stage), steps, form=FORM)
     check("octets sent are those of the cache once", data <= sent < data + MANIFEST_OCTETS, True)
 
 
@@ -192,3 +183,65 @@ async def tracks_through_peer(stage: Stage) -> None:
             track.publish_all()
             got = await collect(subscription)
     check("what we got", got.live.summary, whole(range(GROUPS)))
+
+
+async def pass_large(stage: Stage, port: int) -> Collection:
+    """Publish two Objects of 2 MiB by the relay at `port`; return what came of them in time."""
+    track = moqt.TrackSource(named(BINARY))
+    async with (
+        dial(stage, port, track) as publisher,
+        publisher.publish_namespace(BINARY),
+        dial(stage, port) as subscriber,
+        subscriber.subscribe(named(BINARY)) as subscription,
+    ):
+        writer = track.open_group(0, ends_group=True)
+        for object_id in range(2):
+            writer.write(object_id, payload(0, object_id, LARGE))
+        writer.close()
+        track.end()
+        got = Collection(LARGE)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LARGE_TIMEOUT_S):
+                await collect(subscription, into=got)
+        return got
+
+
+@CASES.case("large-objects-through-peer", Direction.THROUGH_PEER, "11.3.1")
+async def large_objects_through_peer(stage: Stage) -> None:
+    """Objects of 2 MiB; the relay runs with --stream-ring-cap 4194304."""
+    _, port = await relay_process(stage, "--stream-ring-cap", 4 << 20)
+    got = await pass_large(stage, port)
+    check("what we got", got.live.summary, whole(range(1), range(2)))
+
+
+@CASES.case("large-objects-default-through-peer", Direction.THROUGH_PEER, "11.3.1")
+async def large_objects_default_through_peer(stage: Stage) -> None:
+    """Objects of 2 MiB; the relay runs with its defaults."""
+    got = await pass_large(stage, await relay(stage))
+    if got.live.summary == whole(range(0)):
+        raise PeerLimit("a subgroup stream begins and goes no further", stage.wiretap.data())
+    check("what we got", got.live.summary, whole(range(1), range(2)))
+
+
+@CASES.case("priorities-through-peer", Direction.THROUGH_PEER, "5.1, 11.3.1")
+async def priorities_through_peer(stage: Stage) -> None:
+    """Publisher Priorities of Groups arrive as they were given."""
+    port = await relay(stage)
+    track = moqt.TrackSource(named(BINARY))
+    async with (
+        dial(stage, port, track) as publisher,
+        publisher.publish_namespace(BINARY),
+        dial(stage, port) as subscriber,
+        subscriber.subscribe(named(BINARY)) as subscription,
+    ):
+        for group_id, priority in enumerate(PRIORITIES):
+            writer = track.open_group(group_id, publisher_priority=priority, ends_group=True)
+            writer.write(0, payload(group_id, 0))
+            writer.close()
+        track.end()
+        got = {
+            item.object.header.group_id: item.object.header.publisher_priority
+            async for item in subscription
+            if isinstance(item, ObjectReceived) and item.object.payload
+        }
+    check("priorities by Group", got, dict(enumerate(PRIORITIES)))

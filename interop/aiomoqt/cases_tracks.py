@@ -20,6 +20,7 @@ from interop.harness.ours import (
     url_of,
     whole_track,
 )
+from moqt.session.events import ObjectReceived
 
 if TYPE_CHECKING:
     from interop.harness.processes import PeerProcess
@@ -186,6 +187,78 @@ async def fetch_range_from_peer(stage: Stage) -> None:
         async with session.fetch(named(BINARY), location_filter=location) as fetch:
             got = await collect(fetch)
     check("what we got", got.live.summary, whole(range(1, 3)))
+
+
+def newest_first(first: int, last: int) -> list[tuple[int, int]]:
+    """Return the Locations of whole Groups in descending Group Order."""
+    return [
+        (group_id, object_id)
+        for group_id in range(last, first - 1, -1)
+        for object_id in range(OBJECTS)
+    ]
+
+
+@CASES.case("fetch-descending-to-peer", Direction.TO_PEER, "9.11")
+async def fetch_descending_to_peer(stage: Stage) -> None:
+    """FETCH of Groups 1 to 3 in descending order."""
+    async with serving(stage, whole_track(BINARY)) as server:
+        got = await stage.result(
+            "subscriber", url_of(server.port), hex_fields(BINARY), "fetch_descending", 1, 3
+        )
+    check("what it got, in order", [tuple(location) for location in got], newest_first(1, 3))
+
+
+@CASES.case("fetch-descending-from-peer", Direction.FROM_PEER, "9.11")
+async def fetch_descending_from_peer(stage: Stage) -> None:
+    """FETCH of Groups 1 to 3 in descending order."""
+    publisher, port = await published(stage)
+    async with dial(stage, port) as session:
+        async with session.subscribe(named(BINARY)):
+            await publisher.line("PRODUCED")
+        location = moqt.LocationFilter.groups(first=1, last=3)
+        order = moqt.GroupOrder.DESCENDING
+        fetch = session.fetch(named(BINARY), location_filter=location, group_order=order)
+        async with fetch:
+            got = [
+                (item.object.header.group_id, item.object.header.object_id)
+                async for item in fetch
+                if isinstance(item, ObjectReceived) and item.object.payload
+            ]
+    check("what we got, in order", got, newest_first(1, 3))
+
+
+@CASES.case("pause-to-peer", Direction.TO_PEER, "9.5")
+async def pause_to_peer(stage: Stage) -> None:
+    """Forward State 0, then 1 by REQUEST_UPDATE: what was published before doesn't come."""
+    track = TestTrack(BINARY)
+    async with serving(stage, track) as server:
+        subscriber = await stage.script(
+            "subscriber", url_of(server.port), hex_fields(BINARY), "resume", ALL - 2 * OBJECTS
+        )
+        await subscriber.line("SUBSCRIBED")
+        track.publish(2 * OBJECTS)
+        await subscriber.tell("resume")
+        await subscriber.line("RESUMED")
+        track.publish_all()
+        got = await subscriber.result()
+    check("what it got", got, received(live=numbered(2 * OBJECTS, ALL)))
+
+
+@CASES.case("pause-from-peer", Direction.FROM_PEER, "9.5")
+async def pause_from_peer(stage: Stage) -> None:
+    """Forward State 0, then 1 by REQUEST_UPDATE: what was published before doesn't come."""
+    publisher, port = await published(stage, held=2 * OBJECTS)
+    async with dial(stage, port) as first, dial(stage, port) as second:
+        await second.track_status(named(BINARY))  # Request ID 0, which never gets PUBLISH_DONE
+        async with (
+            second.subscribe(named(BINARY), forward=False) as paused,
+            first.subscribe(named(BINARY)),
+        ):
+            await publisher.line("HELD")
+            await paused.resume()
+            await publisher.tell("go on")
+            got = await collect(paused)
+    check("what we got", got.live.summary, numbered(2 * OBJECTS, ALL))
 
 
 @CASES.case("object-ids-to-peer", Direction.TO_PEER, "3.3.2, 9.20.11")

@@ -15,12 +15,12 @@ from interop.harness.cases import check
 from interop.harness.ours import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from interop.harness.stage import Stage
     from kvcs.kvsp.shapes import AnyArray
 
-__all__ = ["BLOCKS", "Cache", "Production", "consuming", "producing", "take"]
+__all__ = ["BLOCKS", "Cache", "Production", "consuming", "fanned_out", "producing", "take"]
 
 SCOPE = kvcs.Scope(bytes(range(32)))
 BLOCK_TOKENS = 16
@@ -102,13 +102,19 @@ class Production:
 
 @asynccontextmanager
 async def producing(
-    stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm
+    stage: Stage,
+    cache: Cache,
+    port: int,
+    *,
+    form: kvcs.NamespaceForm,
+    key: kvcs.ProducerKey | None = None,
 ) -> AsyncIterator[Production]:
-    """Offer a cache, empty yet, to the relay at `port`."""
+    """Offer a cache, empty yet, to the relay at `port`; with `key` its manifests are signed."""
     async with kvcs.Producer.connect(
         url_of(port),
         scope=SCOPE,
         ca=stage.certificate,
+        signing_key=key,
         config=kvcs.ProducerConfig(namespace_form=form),
     ) as producer:
         publication = await producer.publish(cache.descriptor, cache.tokens)
@@ -117,13 +123,15 @@ async def producing(
 
 @asynccontextmanager
 async def consuming(
-    stage: Stage, port: int, *, form: kvcs.NamespaceForm
+    stage: Stage, port: int, *, form: kvcs.NamespaceForm, key: kvcs.ProducerKey | None = None
 ) -> AsyncIterator[kvcs.Consumer]:
-    """Connect a consumer to the relay at `port`."""
+    """Connect a consumer to the relay at `port`; with `key` it demands its signature."""
     async with kvcs.Consumer.connect(
         url_of(port),
         scope=SCOPE,
         ca=stage.certificate,
+        trusted_keys=None if key is None else kvcs.TrustedKeys([key.public]),
+        require_signature=key is not None,
         config=kvcs.ConsumerConfig(namespace_form=form),
     ) as consumer:
         yield consumer
@@ -142,3 +150,41 @@ async def take(cache: Cache, retrieval: kvcs.Retrieval) -> kvcs.Retrieval:
     check("layers", layers, list(range(cache.layers)))
     check("Objects verified", retrieval.stats.objects, cache.objects)
     return retrieval
+
+
+async def fanned_out(
+    stage: Stage, cache: Cache, port: int, steps: Sequence[range], *, form: kvcs.NamespaceForm
+) -> tuple[int, int]:
+    """Have a consumer join before each of `steps`, layers to publish; all must get everything.
+
+    Return the octets that the producer sent, manifests included, and those of the cache's Objects.
+    """
+    retrievals: list[kvcs.Retrieval] = []
+
+    async def consume(joined: asyncio.Event) -> None:
+        async with (
+            consuming(stage, port, form=form) as consumer,
+            await consumer.retrieve(cache.descriptor, cache.tokens) as retrieval,
+        ):
+            retrievals.append(retrieval)
+            joined.set()
+            await take(cache, retrieval)
+
+    async def caught_up() -> None:  # so has the relay, and nobody joins in mid-stream
+        while any(retrieval.stats.objects < production.objects for retrieval in retrievals):
+            await asyncio.sleep(0.01)
+
+    async with producing(stage, cache, port, form=form) as production:
+        async with asyncio.TaskGroup() as group:
+            for number, layers in enumerate(steps):
+                joined = asyncio.Event()
+                group.create_task(consume(joined))
+                await joined.wait()
+                if number == 0:
+                    await production.followed()
+                await caught_up()
+                await production.put(layers)
+                await caught_up()
+            await production.complete()
+        sent = sum(session.stats.octets_sent for session in production.producer.sessions)
+        return sent, production.producer.stats.octets

@@ -152,14 +152,18 @@ async def collect(
     objects: int | None = None,
     has_fill: bool = False,
     size: int = SIZE,
+    into: Collection | None = None,
 ) -> Collection:
-    """Take what comes: until so many Objects are there (and the fill is over), or to the end."""
-    got = Collection(size)
+    """Take what comes: until so many Objects are there (and the fill is over), or to the end.
+
+    `into`: what is filled, and has what came when this is cancelled.
+    """
+    got = Collection(size) if into is None else into
     async for item in stream:
         if isinstance(item, ObjectReceived) and item.object.payload:
             header = item.object.header
-            into = got.fill if item.from_fill else got.live
-            into.add(header.group_id, header.object_id, item.object.payload)
+            objects_of = got.fill if item.from_fill else got.live
+            objects_of.add(header.group_id, header.object_id, item.object.payload)
         elif isinstance(item, FillEnded):
             got.is_fill_over = True
             got.is_fill_whole = item.reset is None

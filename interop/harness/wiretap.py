@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["Wiretap"]
 
 UNIDIRECTIONAL = 0x2
+SETUP = b"\xaf\x00"
+"""What a control stream begins with."""
+
 MAX_OCTETS = 4096
 """Octets of each stream that are kept, from its beginning."""
 
@@ -90,6 +93,15 @@ class Wiretap:
         return next(
             bytes(o) for (_, stream_id), o in self._streams.items() if stream_id & UNIDIRECTIONAL
         )
+
+    def data(self) -> bytes:
+        """Return what came on the data stream that began last; b"" for none."""
+        found = [
+            bytes(octets)
+            for (_, stream_id), octets in self._streams.items()
+            if stream_id & UNIDIRECTIONAL and not octets.startswith(SETUP)
+        ]
+        return found[-1] if found else b""
 
     def replies(self) -> Iterator[bytes]:
         """Yield what came on request streams, one after the other."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import kvcs
-from interop.harness.caches import Cache, consuming, producing, take
+from interop.harness.caches import Cache, consuming, fanned_out, producing, take
 from interop.harness.cases import Direction, Registry
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 CASES = Registry()
 FORM = kvcs.NamespaceForm.HEX
 DEEP = Cache(layers=30)
+SHALLOW = Cache(layers=6)
 
 
 async def relay(stage: Stage) -> int:
@@ -65,3 +66,10 @@ async def cache_late(stage: Stage) -> None:
             await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
         ):
             await take(DEEP, retrieval)
+
+
+@CASES.case("fan-out", Direction.THROUGH_PEER, "KVCS 5.2, 5.4")
+async def fan_out(stage: Stage) -> None:
+    """Four consumers that join at different times, each with the whole cache."""
+    steps = (range(1), range(1, 3), range(3, SHALLOW.layers), range(0))
+    await fanned_out(stage, SHALLOW, await relay(stage), steps, form=FORM)

@@ -8,7 +8,7 @@ import contextlib
 import sys
 
 from aiomoqt.messages.params import D20ParamType, LocationFilter, RangeFilter
-from aiomoqt.types import MOQTMessageType, MOQTRequestError, ParamType
+from aiomoqt.types import GroupOrder, MOQTMessageType, MOQTRequestError, ParamType
 from common import TRACK, client, fields, tell
 from track_content import SIZE, Collected
 
@@ -30,7 +30,7 @@ def into(collected):
 class Subscription:
     """A SUBSCRIBE of the test track, until PUBLISH_DONE and so many Objects."""
 
-    def __init__(self, session, namespace, size=SIZE, **options):
+    def __init__(self, session, namespace, size=SIZE, forward=1, **options):
         self.session = session
         self.live, self.fill = Collected(size), Collected(size)
         self.done = asyncio.Event()
@@ -38,7 +38,7 @@ class Subscription:
         self.message = session.subscribe(
             namespace,
             TRACK,
-            forward=1,
+            forward=forward,
             on_object=into(self.live),
             on_done=self._end,
             **options,
@@ -115,6 +115,38 @@ async def fetch(session, namespace, first, last):
     )
     whole = await session.await_fetch_done(reply.request_id, WAIT_S)
     return {"objects": collected.summary, "whole": whole}
+
+
+async def fetch_descending(session, namespace, first, last):
+    """FETCH whole Groups, the last one first; tell the Objects in the order in which they came."""
+    came = []
+
+    def handle(message, *others):
+        if message.payload is not None and len(message.payload):
+            came.append([message.group_id, message.object_id])
+
+    reply = await session.fetch(
+        namespace,
+        TRACK,
+        group_order=GroupOrder.DESCENDING,
+        location_filter=LocationFilter.absolute(int(first), 0, int(last)),
+        on_object=handle,
+        wait_response=True,
+    )
+    await session.await_fetch_done(reply.request_id, WAIT_S)
+    return came
+
+
+async def resume(session, namespace, objects):
+    """SUBSCRIBE with Forward State 0; when told, set it to 1 by REQUEST_UPDATE."""
+    subscription = Subscription(
+        session, namespace, forward=0, location_filter=LocationFilter.none()
+    )
+    await subscription.accepted()
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await session.request_update(subscription.message.request_id, forward=1, wait_response=True)
+    print("RESUMED", flush=True)
+    return await subscription.finished(int(objects))
 
 
 async def namespaces(session, prefix, count):
