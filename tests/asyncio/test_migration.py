@@ -250,6 +250,15 @@ async def test_a_session_that_is_lost_without_goaway_ends_its_requests(
                 await anext(items)
 
 
+def test_a_move_asks_for_no_new_group_again() -> None:
+    limits = SimpleNamespace(config=moqt.FollowConfig())
+    options = moqt.SubscribeOptions(new_group_request=7, priority=3)
+    subscription = moqt.RoamingSubscription(limits, NAME, options)  # type: ignore[arg-type]
+    subscription._arrivals.begin(None, location_filter=None, fill=None, forward=True)
+    moved = subscription._remainder()
+    assert (moved.new_group_request, moved.priority) == (None, 3)
+
+
 def test_a_stream_that_ends_during_the_fill_is_told_behind_it() -> None:
     """The fill may still bring Objects of a Group whose own stream has ended."""
     limits = SimpleNamespace(config=moqt.FollowConfig())

@@ -23,8 +23,6 @@ from moqt.tools.relay_test.standard import OK_TO_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from moqt.asyncio.namespaces import NamespaceSubscription
-
 __all__ = ["fetch_range", "fill_exactly_once", "namespace_discovery", "objectid_filter"]
 
 SETTLE_S = 0.3
@@ -205,7 +203,7 @@ async def namespace_discovery(stage: Stage) -> None:
 
 
 async def _hear(
-    found: NamespaceSubscription,
+    found: moqt.NamespaceSubscription,
     namespace: moqt.TrackNamespace,
     kind: type[NamespaceFound] | type[NamespaceGone],
 ) -> None:

@@ -12,12 +12,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moqt.asyncio.client import InsecureConnectionWarning
-from moqt.session.config import SessionConfig
+import moqt
 from moqt.tools.relay_test.case import Target
 from moqt.tools.relay_test.run import run_cases
 from moqt.tools.relay_test.tap import TapWriter
-from moqt.uri import MoqtUri
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
@@ -118,7 +116,7 @@ def main(cases: Sequence[Case], arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(cases: Sequence[Case], settings: Settings, tap: TapWriter) -> int:
-    comments = (SessionConfig().implementation, f"Relay: {settings.relay}", f"Draft: {ALPN}")
+    comments = (moqt.SessionConfig().implementation, f"Relay: {settings.relay}", f"Draft: {ALPN}")
     chosen = [case for case in cases if settings.test in (None, case.name)]
     if not chosen:
         tap.begin(1, *comments)
@@ -129,7 +127,7 @@ def _run(cases: Sequence[Case], settings: Settings, tap: TapWriter) -> int:
         return ExitCode.NOT_SUPPORTED
     tap.begin(len(chosen), *comments)
     try:
-        MoqtUri.parse(settings.relay)
+        moqt.MoqtUri.parse(settings.relay)
         if settings.qlog_dir is not None:
             settings.qlog_dir.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
@@ -137,6 +135,6 @@ def _run(cases: Sequence[Case], settings: Settings, tap: TapWriter) -> int:
         return ExitCode.FAILED
     target = Target(settings.relay, settings.tls_disable_verify, settings.qlog_dir)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", InsecureConnectionWarning)  # it was asked for
+        warnings.simplefilter("ignore", moqt.InsecureConnectionWarning)  # it was asked for
         passed = asyncio.run(run_cases(chosen, target, tap, verbose=settings.verbose))
     return ExitCode.PASSED if passed else ExitCode.FAILED
