@@ -184,7 +184,11 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Cases are in process groups of their own: ended by a signal, we still have to end them.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
     except ValueError as problem:
         sys.exit(f"error: {problem}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
