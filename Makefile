@@ -99,11 +99,14 @@ fuzz: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
 
-# The peers need Python 3.12: PYTHON312=..., python3.12 on PATH, or pyenv's newest.
+# The peers need Python 3.12: PYTHON312=..., python3.12 on PATH, or pyenv's newest. pyenv is looked
+# for in the account's own home too, since an emptied environment may name another HOME.
 $(PEERS_VENV)/bin/python:
 	@set -eu; \
 	is_312='import sys, venv; sys.exit(sys.version_info[:2] != (3, 12))'; \
-	for python in $(if $(PYTHON312),'$(PYTHON312)',python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python) none; do \
+	home=$$(getent passwd "$$(id -u)" | cut -d: -f6); \
+	for python in $(if $(PYTHON312),'$(PYTHON312)',python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python \
+	        "$$home"/.pyenv/versions/3.12*/bin/python) none; do \
 	    if [ "$$python" = none ]; then \
 	        echo "error: the other implementations need Python 3.12 with its venv module, and there is none:" \
 	            "$(if $(PYTHON312),$(PYTHON312) is not one,no python3.12 on PATH or in pyenv). Install one (pyenv install 3.12)," \
