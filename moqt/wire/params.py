@@ -316,7 +316,8 @@ ALLOWED: dict[Scope, frozenset[ParameterType]] = {
     Scope.FETCH: _types(0x03, 0x0A, 0x20, 0x21, 0x22, 0x25, 0x26, 0x27, 0x28, 0x35),
     Scope.FETCH_OK: _types(),
     Scope.TRACK_STATUS: _types(0x03, 0x35),
-    Scope.TRACK_STATUS_OK: _types(0x09),
+    # "What SUBSCRIBE_OK would carry", yet no list names EXPIRES: accepted, and never sent by us.
+    Scope.TRACK_STATUS_OK: _types(0x08, 0x09),
     Scope.PUBLISH_NAMESPACE: _types(0x03),
     Scope.SUBSCRIBE_NAMESPACE: _types(0x03),
     Scope.NAMESPACE_OK: _types(0x08),

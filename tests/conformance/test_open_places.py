@@ -57,16 +57,19 @@ def test_path_and_authority_are_sent_and_may_be_absent() -> None:
 
 
 def test_expires_in_a_track_status_ok() -> None:
-    """AMB#2: not sent; as a misplaced parameter it closes."""
+    """AMB#2: not sent; it may come, and says nothing about a request that is over."""
     side = Sending()
     publish(side.track(), [0], 1)
     (ok,) = side.replies(side.ask(TrackStatus(side.next_id(), NAME)))
     assert ok == RequestOk(Parameters(largest=Location(0, 0)))
     peer = ScriptedPeer()
-    peer.session.track_status(ASKED, now=0.0)
-    peer.send(0, RequestOk(Parameters(expires_ms=5)))
-    assert peer.transport.closed is not None
-    assert peer.transport.closed[0] is SessionErrorCode.PROTOCOL_VIOLATION
+    request_id = peer.session.track_status(ASKED, now=0.0)
+    peer.send(0, RequestOk(Parameters(expires_ms=5, largest=Location(0, 0))), fin=True)
+    accepted = one(peer.take(RequestAccepted))
+    assert (accepted.request_id, accepted.largest) == (request_id, Location(0, 0))
+    assert accepted.expires_ms is None
+    assert not peer.session.is_closed
+    assert peer.session.next_deadline is None
 
 
 def test_an_unknown_token_alias_has_the_session_codes_number() -> None:

@@ -61,7 +61,8 @@ def test_what_a_request_ok_may_carry(kind: RequestKind) -> None:
 
     has_own_ok = kind in (K.SUBSCRIBE, K.FETCH)
     assert ok(NO_PARAMETERS) == (not has_own_ok)
-    assert ok(EXPIRES) == (kind in {K.PUBLISH, K.REQUEST_UPDATE, *NAMESPACE_KINDS})
+    may_expire = {K.PUBLISH, K.REQUEST_UPDATE, K.TRACK_STATUS, *NAMESPACE_KINDS}
+    assert ok(EXPIRES) == (kind in may_expire)
     assert ok(LARGEST) == (kind in {K.TRACK_STATUS, K.REQUEST_UPDATE})
     some = TrackProperties.of(dynamic_groups=True)
     assert ok(NO_PARAMETERS, some) == (kind in {K.TRACK_STATUS, K.SUBSCRIBE_TRACKS})
