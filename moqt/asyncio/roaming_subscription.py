@@ -198,5 +198,7 @@ class RoamingSubscription(Roaming[Subscription, SubscriptionItem]):
             and item.group_id <= largest.group_id
         ):
             self._held.append(item)  # the fill may still bring the rest of it
+            if len(self._held) > self._sessions.config.max_tracked_groups:
+                self._ready.append(self._held.popleft())
         else:
             self._ready.append(item)

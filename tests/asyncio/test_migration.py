@@ -277,6 +277,20 @@ def test_a_stream_that_ends_during_the_fill_is_told_behind_it() -> None:
     assert subscription._ready[-1] == ended[0]
 
 
+def test_ends_of_streams_that_wait_for_a_fill_are_bounded() -> None:
+    """A peer whose fill never ends makes nothing grow: the oldest of them is told early."""
+    limits = SimpleNamespace(config=moqt.FollowConfig(max_tracked_groups=3))
+    subscription = moqt.RoamingSubscription(limits, NAME, moqt.SubscribeOptions())  # type: ignore[arg-type]
+    request = SimpleNamespace(largest=moqt.Location(9, 0))
+    leg: Any = Leg(None, NAME, request, is_filling=True)  # type: ignore[arg-type]
+    ended = [SubgroupEnded(2, group_id, 0) for group_id in range(5)]
+    for item in ended:
+        subscription._deliver(leg, item)
+    assert list(subscription._ready) == ended[:2]
+    subscription._deliver(leg, FillEnded(2, 2))
+    assert list(subscription._ready) == ended
+
+
 async def test_a_fill_that_a_move_interrupts_goes_on(certificate: CertificatePair) -> None:
     """9.2#10: what the fill had not brought is filled at the next session; it ends once."""
     track = track_with(groups=6, objects=4, octets=50_000)
