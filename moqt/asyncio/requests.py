@@ -186,11 +186,16 @@ class Request:
         if not self._is_accepted and self._failure is not None:
             raise self._failure
 
+    def _raise_if_unsent(self) -> None:
+        """Raise LocalProtocolError before the request is sent: nothing would ever come."""
+        _ = self.request_id
+
     async def wait_goaway(self) -> events.GoawayReceived | None:
         """Wait until the peer asks to move this request or its session.
 
         None: it is over, and that was not asked. Cancelling leaves no trace.
         """
+        self._raise_if_unsent()
         while self.goaway is None and not self._is_over:
             await self._signal.wait()
         return self.goaway
@@ -200,11 +205,13 @@ class Request:
 
         What came before may still lie unread. Cancelling leaves no trace.
         """
+        self._raise_if_unsent()
         while not self._is_over:
             await self._signal.wait()
         return self._failure
 
     async def _wait_over(self) -> None:
+        self._raise_if_unsent()
         while not self._is_over:
             await self._signal.wait()
         if self._failure is not None:
@@ -329,11 +336,12 @@ class ItemStream(Request, Generic[ItemT]):
     async def __anext__(self) -> ItemT:
         """Return the next item; the one before is done with.
 
-        Raises, when all items are taken: StopAsyncIteration after a clean end, else what ended it.
-        Cancelled: nothing is lost.
+        Raises, when all items are taken: StopAsyncIteration after a clean end, else what ended it;
+        LocalProtocolError outside of `async with`. Cancelled: nothing is lost.
         """
         self._finish_item()
         while not self._items:
+            self._raise_if_unsent()
             if self._is_over:
                 if self._failure is not None:
                     raise self._failure

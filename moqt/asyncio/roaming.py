@@ -116,12 +116,13 @@ class Roaming(Generic[RequestT, ItemT]):
         """Return the next item; the one before is done with.
 
         Raises, when all items are taken: StopAsyncIteration after a clean end, else what ended it,
-        or why it could not move. Cancelled: nothing is lost.
+        or why it could not move; LocalProtocolError outside of `async with`. Cancelled: nothing
+        is lost.
         """
         while True:
             if self._ready:
                 return self._ready.popleft()
-            leg = self._legs[0]
+            leg = self._legs[0] if self._legs else self._newest
             try:
                 item = await anext(leg.request)
             except (StopAsyncIteration, errors.MoqtError) as end:

@@ -186,6 +186,7 @@ class Fetch(ItemStream[FetchItem]):
 
         Raises: RequestRejected, StreamReset, TimedOut, SessionClosed. Cancelled: the fetch goes on.
         """
+        self._raise_if_unsent()
         while self._established is None and not self._is_over:
             await self._signal.wait()
         if self._established is None:
