@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import CongestionControl, TransportConfig
     from moqt.asyncio.following import FollowConfig
     from moqt.asyncio.following_client import Client
-    from moqt.asyncio.info import ConnectionInfo
+    from moqt.asyncio.info import ConnectionInfo, ConnectProgress
     from moqt.asyncio.namespaces import (
         AcceptedNamespace,
         NamespaceItem,
@@ -86,6 +86,7 @@ __all__ = [
     "CertificateFacts",
     "Client",
     "CongestionControl",
+    "ConnectProgress",
     "ConnectionInfo",
     "Decision",
     "Denial",
@@ -163,6 +164,7 @@ _HOMES = {
     "CertificateFacts": "moqt.tls",
     "Client": "moqt.asyncio.following_client",
     "CongestionControl": "moqt.asyncio.config",
+    "ConnectProgress": "moqt.asyncio.info",
     "ConnectionInfo": "moqt.asyncio.info",
     "Decision": "moqt.session.authorization",
     "Denial": "moqt.session.authorization",

@@ -18,6 +18,7 @@ MoqtError
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,16 +62,34 @@ class NotSupported(MoqtError):
     """Nothing ended: the call asked for a part of MOQT that this package does not implement."""
 
 
+class ConnectProblem(Enum):
+    """What kept a session from coming to be."""
+
+    NAME = "name"
+    """The host's name leads to no address."""
+    UNREACHABLE = "unreachable"
+    """Nobody answers there."""
+    CERTIFICATE = "certificate"
+    """The server's certificate is not trusted, or is another's."""
+    PROTOCOL = "protocol"
+    """The server does not speak our draft."""
+    HANDSHAKE = "handshake"
+    """It answered, and the QUIC or TLS handshake failed for another reason."""
+
+
 class ConnectFailed(MoqtError):
     """No session came to be: refused, not trusted, or no common protocol.
 
     `address` is host:port.
     """
 
-    def __init__(self, address: str, reason: str) -> None:
+    def __init__(
+        self, address: str, reason: str, problem: ConnectProblem = ConnectProblem.UNREACHABLE
+    ) -> None:
         super().__init__(f"cannot connect to {address}: {printable(reason)}")
         self.address = address
         self.reason = reason
+        self.problem = problem
 
 
 class RemoteProtocolError(MoqtError):

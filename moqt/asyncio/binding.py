@@ -117,13 +117,15 @@ class ConnectionIds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a connection is over. `by_peer`: by the peer or the network. `alert`: TLS's, if any."""
+    """Why a connection is over. `by_peer`: by the peer or the network. `alert`: TLS's, if any.
+    `is_answered`: the peer was heard."""
 
     code: SessionErrorCode
     reason: str
     by_peer: bool
     alert: AlertDescription | None = None
     timed_out: bool = False
+    is_answered: bool = False
 
 
 class Driver:
@@ -476,7 +478,8 @@ class Driver:
 def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: float) -> Loss:
     by_peer = connection.is_closed_by_peer
     if event.frame_type is None:
-        return Loss(SessionErrorCode.from_wire(event.error_code), event.reason_phrase, by_peer)
+        told = SessionErrorCode.from_wire(event.error_code)
+        return Loss(told, event.reason_phrase, by_peer, is_answered=True)
     code = SessionErrorCode.INTERNAL_ERROR
     if event.reason_phrase == _IDLE_TIMEOUT and connection.is_terminated:
         reason = f"idle timeout: nothing received for {idle_s:g} s"
@@ -488,10 +491,10 @@ def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: f
             alert = None
         name = f"TLS alert {alert.name if alert else event.error_code - _TLS_ALERTS}"
         reason = f"{name}: {event.reason_phrase}" if event.reason_phrase else name
-        return Loss(code, reason, by_peer, alert=alert)
+        return Loss(code, reason, by_peer, alert=alert, is_answered=True)
     try:
         name = QuicErrorCode(event.error_code).name
     except ValueError:
         name = f"0x{event.error_code:x}"
     reason = f"QUIC error {name}" + (f": {event.reason_phrase}" if event.reason_phrase else "")
-    return Loss(code, reason, by_peer)
+    return Loss(code, reason, by_peer, is_answered=True)

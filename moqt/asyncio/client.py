@@ -8,6 +8,7 @@ import ssl
 import time
 import warnings
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aioquic.tls import AlertDescription
@@ -17,8 +18,11 @@ from moqt.asyncio.binding import Driver
 from moqt.asyncio.config import TransportConfig
 from moqt.asyncio.connection import HeldConnection, quic_configuration
 from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
+from moqt.asyncio.info import ConnectProgress
 from moqt.asyncio.session import MoqtSession
-from moqt.session.authorization import Admission
+from moqt.codes import SessionErrorCode
+from moqt.errors import ConnectProblem
+from moqt.session.authorization import Admission, checked_tokens
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.tls import load_trust
@@ -64,6 +68,7 @@ def connect(
     tokens: Sequence[AuthToken] = (),
     request_tokens: Sequence[AuthToken] = (),
     token_policy: TokenPolicy | None = None,
+    progress: ConnectProgress | None = None,
 ) -> AbstractAsyncContextManager[MoqtSession]:
     """Connect to a moqt:// address; the context is the session, with both SETUPs done.
 
@@ -72,7 +77,8 @@ def connect(
     `directory`: the tracks and namespaces that the session answers from. `takes_offers`: the peer's
     PUBLISH and PUBLISH_NAMESPACE come by `MoqtSession.offers`, rather than being refused.
     `tokens` authorize the session, `request_tokens` each request that brings none of its own.
-    `token_policy` judges what the peer asks for; None: it may have all.
+    `token_policy` judges what the peer asks for; None: it may have all. `progress` is told how far
+    connecting has come.
 
     Leaving it closes the session with NO_ERROR. Cancelled anywhere: the connection is closed, and
     no socket, timer or task is left.
@@ -101,6 +107,7 @@ def connect(
             tokens=tokens,
             request_tokens=request_tokens,
             token_policy=token_policy,
+            progress=progress or ConnectProgress(),
         )
     )
 
@@ -148,32 +155,37 @@ class _Dialer:
         tokens: Sequence[AuthToken],
         request_tokens: Sequence[AuthToken],
         token_policy: TokenPolicy | None,
+        progress: ConnectProgress,
     ) -> None:
         self._uri = uri
         self._address = f"[{uri.host}]:{uri.port}" if ":" in uri.host else f"{uri.host}:{uri.port}"
-        self._config = config
+        setup_timeout_s = min(config.setup_timeout_s, transport_config.handshake_timeout_s)
+        self._config = replace(config, setup_timeout_s=setup_timeout_s)
         self._transport_config = transport_config
         self._trust = load_trust(ca) if ca is not None and not insecure else None
         self._insecure = insecure
         self._server_name = server_name or uri.host
         self._directory = directory
         self._takes_offers = takes_offers
-        self._tokens = tuple(tokens)
-        self._request_tokens = tuple(request_tokens)
+        self._tokens = checked_tokens(tokens)
+        self._request_tokens = checked_tokens(request_tokens)
         self._admission = Admission(token_policy=token_policy)
+        self._progress = progress
 
     async def dial(self) -> MoqtSession:
         deadline = time.monotonic() + self._transport_config.handshake_timeout_s
         candidates = await self._resolve()
-        failure: errors.MoqtError = errors.ConnectFailed(self._address, "the name has no address")
+        failure: errors.MoqtError = errors.ConnectFailed(
+            self._address, "the name has no address", ConnectProblem.NAME
+        )
         for position, (family, address) in enumerate(candidates):
             share_s = (deadline - time.monotonic()) / (len(candidates) - position)
             try:
                 return await self._dial_one(family, address, max(share_s, 0.001))
             except _Unreachable as error:  # the next address may do
-                failure = errors.ConnectFailed(error.address, error.reason)
-            except errors.TimedOut as error:
-                failure = error
+                failure = errors.ConnectFailed(error.address, error.reason, error.problem)
+            except _NoAnswer as error:
+                failure = errors.TimedOut(f"connecting to {self._address}", error.after_s)
         raise failure
 
     async def _resolve(self) -> list[tuple[int, Address]]:
@@ -188,9 +200,11 @@ class _Dialer:
                 f"resolving {self._uri.host}", self._transport_config.handshake_timeout_s
             ) from None
         except OSError as error:
-            raise errors.ConnectFailed(self._address, error.strerror or str(error)) from error
+            reason = error.strerror or str(error)
+            raise errors.ConnectFailed(self._address, reason, ConnectProblem.NAME) from error
         except UnicodeError as error:  # such as "a..b": IDNA cannot write it
-            raise errors.ConnectFailed(self._address, f"not a host name: {error}") from error
+            reason = f"not a host name: {error}"
+            raise errors.ConnectFailed(self._address, reason, ConnectProblem.NAME) from error
         return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
     async def _dial_one(self, family: int, address: Address, timeout_s: float) -> MoqtSession:
@@ -212,6 +226,7 @@ class _Dialer:
             keeper=_SocketKeeper(endpoint),
         )
         driver.attach(session, moqt_session)
+        self._progress.connection_id = connection.original_destination_connection_id
         is_open = False
         try:
             await endpoint.start(driver)
@@ -219,10 +234,14 @@ class _Dialer:
             await moqt_session.wait_established()
             is_open = True
         except errors.SessionClosed as error:
-            if driver.loss is None or driver.is_ready:
-                raise  # not the connection failed, but the session
-            raise self._explain(driver.loss, timeout_s) from error
+            if driver.loss is not None and not driver.is_ready:
+                raise self._explain(driver.loss, timeout_s) from error
+            if error.code is SessionErrorCode.CONTROL_MESSAGE_TIMEOUT and not error.by_peer:
+                what = f"SETUP of {self._address}, whose QUIC handshake was done"
+                raise errors.TimedOut(what, self._config.setup_timeout_s) from error
+            raise  # not the connection failed, but the session
         finally:
+            self._progress.is_quic_ready = driver.is_ready
             if not is_open:
                 moqt_session.close_now()
                 moqt_session.abort()
@@ -261,19 +280,29 @@ class _Dialer:
 
     def _explain(self, loss: Loss, timeout_s: float) -> errors.MoqtError:
         if loss.timed_out:
-            return errors.TimedOut(f"connecting to {self._address}", timeout_s)
+            return _NoAnswer(f"connecting to {self._address}", timeout_s)
         if loss.alert is AlertDescription.no_application_protocol:
-            return errors.ConnectFailed(self._address, f"the server does not speak {ALPN}")
+            reason = f"the server does not speak {ALPN}"
+            return errors.ConnectFailed(self._address, reason, ConnectProblem.PROTOCOL)
         if loss.alert in _CERTIFICATE_ALERTS and not loss.by_peer:
-            problem = "is not trusted by what `ca` names"
+            known = "the public CAs" if self._trust is None else "what `ca` names"
+            problem = f"is not trusted by {known}"
             if "match" in loss.reason:
                 problem = f"is not for {self._server_name!r}: connect by a name that it has"
             return errors.ConnectFailed(
-                self._address, f"the server's certificate {problem} ({loss.reason})"
+                self._address,
+                f"the server's certificate {problem} ({loss.reason})",
+                ConnectProblem.CERTIFICATE,
             )
         if loss.alert is not None:
-            return errors.ConnectFailed(self._address, loss.reason)
+            return errors.ConnectFailed(self._address, loss.reason, ConnectProblem.HANDSHAKE)
+        if loss.is_answered:
+            return _Unreachable(self._address, loss.reason, ConnectProblem.HANDSHAKE)
         return _Unreachable(self._address, loss.reason)
+
+
+class _NoAnswer(errors.TimedOut):
+    """This address is silent; another one of the same name might not be."""
 
 
 class _Unreachable(errors.ConnectFailed):

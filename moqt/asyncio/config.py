@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
 KIBI = 1 << 10
 MEBI = 1 << 20
@@ -31,7 +32,7 @@ class TransportConfig:
     """Limits of one endpoint's QUIC connections. All are per connection.
 
     Raises: ValueError for a datagram size outside 1200..16383, or a window or time that is not
-    positive.
+    positive; TypeError for a `qlog_dir` that is no path.
     """
 
     connection_window_octets: int = 16 * MEBI
@@ -69,7 +70,8 @@ class TransportConfig:
     congestion_control: CongestionControl = CongestionControl.CUBIC
 
     handshake_timeout_s: float = 10.0
-    """For the QUIC handshake and both SETUPs together."""
+    """For the QUIC handshake; and again for the peer's SETUP after it, where it is shorter than
+    `SessionConfig.setup_timeout_s`."""
 
     idle_timeout_s: float = 30.0
     """A connection on which nothing is received for so long is lost. The peer's own, if shorter,
@@ -88,7 +90,7 @@ class TransportConfig:
     max_connections: int = 1024
     """Connections that a server holds at once, half-open ones included; more are not answered."""
 
-    qlog_dir: Path | None = None
+    qlog_dir: str | os.PathLike[str] | None = None
     """Where a qlog of each connection is written when it is over; None: none is. It holds no
     payloads and no tokens. Tracing costs time for every packet."""
 
@@ -97,6 +99,8 @@ class TransportConfig:
     the first half and the newest."""
 
     def __post_init__(self) -> None:
+        if self.qlog_dir is not None:
+            Path(self.qlog_dir)  # TypeError now, rather than from every connection
         if not SMALLEST_DATAGRAM_OCTETS <= self.max_datagram_octets <= LARGEST_DATAGRAM_OCTETS:
             raise ValueError(
                 f"max_datagram_octets is {self.max_datagram_octets}, expected "

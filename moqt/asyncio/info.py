@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from moqt.asyncio.binding import Driver
     from moqt.tls import CertificateFacts
 
-__all__ = ["ConnectionInfo", "connection_info"]
+__all__ = ["ConnectProgress", "ConnectionInfo", "connection_info"]
+
+
+@dataclass(slots=True)
+class ConnectProgress:
+    """How far `connect` has come, for who has to tell when it fails or is cancelled.
+
+    `connection_id`: as in `ConnectionInfo`, of the latest attempt; None before there is one.
+    `is_quic_ready`: its QUIC handshake was done, so that SETUP was waited for.
+    """
+
+    connection_id: bytes | None = None
+    is_quic_ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)

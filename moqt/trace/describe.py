@@ -9,6 +9,7 @@ from typing import Any
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire.datagrams import ObjectDatagram
 from moqt.wire.fields import KeyValue
+from moqt.wire.options import OptionType, SetupOptions
 from moqt.wire.tokens import AuthorizationToken
 
 __all__ = ["Plain", "describe"]
@@ -28,6 +29,8 @@ def describe(value: object, *, whole: bool = False) -> Plain:
     """
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} has no fields")
+    if isinstance(value, SetupOptions):
+        return _options(value, whole=whole)
     found = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, ObjectDatagram):
         found["payload_length"] = len(found.pop("payload"))
@@ -69,6 +72,17 @@ def _plain(name: str, part: Any, *, whole: bool) -> Any:
         case frozenset():
             return [_plain(name, one, whole=whole) for one in sorted(part)]
     return describe(part, whole=whole)
+
+
+def _options(options: SetupOptions, *, whole: bool) -> Plain:
+    """Return what is on the wire: 0 where it was sent, and nothing that was left out."""
+    found = {field.name: getattr(options, field.name) for field in fields(options)}
+    sent = {OptionType(kind).name.lower() for kind in found.pop("said_defaults")}
+    return {
+        name: _plain(name, part, whole=whole)
+        for name, part in found.items()
+        if part == "" or (_says(part) and (part != 0 or name in sent))
+    }
 
 
 def _token(token: AuthorizationToken) -> Plain:

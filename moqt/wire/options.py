@@ -35,7 +35,8 @@ class SetupOptions:
 
     `path` and `authority` are a client's only. `max_auth_token_cache_size` is in octets.
     `max_filter_ranges` 0: send no range filters. `max_request_updates` 0: any number.
-    `unknown` are options without a meaning here; they are kept, not judged.
+    `unknown` are options without a meaning here; they are kept, not judged. `said_defaults`:
+    types of options that are on the wire though they have their default, 0.
     """
 
     path: str | None = field(default=None, repr=False)
@@ -47,6 +48,7 @@ class SetupOptions:
     implementation: str | None = None
     max_request_updates: int = 0
     unknown: tuple[KeyValue, ...] = ()
+    said_defaults: frozenset[int] = frozenset()
 
 
 _KNOWN = frozenset(OptionType)
@@ -102,11 +104,12 @@ def read_options(reader: Reader) -> SetupOptions:
         implementation=None if implementation is None else implementation.decode(errors="replace"),
         max_request_updates=number(OptionType.MAX_REQUEST_UPDATES),
         unknown=tuple(unknown),
+        said_defaults=frozenset(kind for kind, value in single.items() if value == 0),
     )
 
 
 def write_options(writer: Writer, options: SetupOptions) -> None:
-    """Append options; those that have their default are left out."""
+    """Append options; those that have their default are left out, but for `said_defaults`."""
     pairs = list(options.unknown)
     for kind, text in (
         (OptionType.PATH, options.path),
@@ -120,7 +123,7 @@ def write_options(writer: Writer, options: SetupOptions) -> None:
         (OptionType.MAX_FILTER_RANGES, options.max_filter_ranges),
         (OptionType.MAX_REQUEST_UPDATES, options.max_request_updates),
     ):
-        if number:
+        if number or kind in options.said_defaults:
             pairs.append(KeyValue(kind, number))
     pairs.extend(
         KeyValue(OptionType.AUTHORIZATION_TOKEN, token.serialize())

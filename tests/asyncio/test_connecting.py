@@ -16,6 +16,7 @@ import moqt
 from moqt import errors
 from moqt.asyncio import connection as connection_module
 from moqt.asyncio.connection import quic_configuration
+from moqt.session.control import Control
 from moqt.tls import CertificatePair, generate_certificate
 from tests.asyncio.endpoints import NAME, connected, directory_with, poll, serving, track_with
 from tests.asyncio.quic_pair import QUICK
@@ -69,11 +70,12 @@ async def test_an_untrusted_certificate_is_refused(certificate: CertificatePair)
     """15.2#1."""
     async with serving(certificate) as server:
         other = generate_certificate(["127.0.0.1"])
-        with pytest.raises(errors.ConnectFailed, match="not trusted") as failed:
+        with pytest.raises(errors.ConnectFailed, match="not trusted by what `ca` names") as failed:
             async with connected(server, other):
                 pytest.fail("connected")
         assert failed.value.address == f"127.0.0.1:{server.port}"
-        with pytest.raises(errors.ConnectFailed, match="not trusted"):
+        assert failed.value.problem is errors.ConnectProblem.CERTIFICATE
+        with pytest.raises(errors.ConnectFailed, match="not trusted by the public CAs"):
             async with moqt.connect(f"moqt://127.0.0.1:{server.port}", transport_config=QUICK):
                 pytest.fail("connected")
         with pytest.raises(errors.ConnectFailed, match="is not for 'elsewhere"):
@@ -102,18 +104,43 @@ async def test_another_alpn_is_a_clear_error(
     """6.2#2."""
     async with serving(certificate) as server:
         monkeypatch.setattr(connection_module, "ALPN", "moqt-16")
-        with pytest.raises(errors.ConnectFailed, match="does not speak moqt-22"):
+        with pytest.raises(errors.ConnectFailed, match="does not speak moqt-22") as failed:
             async with connected(server, certificate):
                 pytest.fail("connected")
+    assert failed.value.problem is errors.ConnectProblem.PROTOCOL
 
 
 async def test_nobody_there_is_refused_at_once(certificate: CertificatePair) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(errors.ConnectFailed, match=f"127.0.0.1:{port}: Connection refused"):
+    with pytest.raises(
+        errors.ConnectFailed, match=f"127.0.0.1:{port}: Connection refused"
+    ) as failed:
         async with moqt.connect(f"moqt://127.0.0.1:{port}", ca=certificate.certificate):
             pytest.fail("connected")
+    assert failed.value.problem is errors.ConnectProblem.UNREACHABLE
+
+
+async def test_a_server_that_sends_no_setup_times_out(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit is for SETUP too, and the error says that QUIC was up."""
+    quick = replace(QUICK, handshake_timeout_s=0.5)
+    progress = moqt.ConnectProgress()
+    async with serving(certificate) as server:
+        monkeypatch.setattr(Control, "flush", lambda _self: None)
+        with pytest.raises(errors.TimedOut, match="QUIC handshake was done") as failed:
+            async with moqt.connect(
+                f"moqt://127.0.0.1:{server.port}",
+                ca=certificate.certificate,
+                transport_config=quick,
+                progress=progress,
+            ):
+                pytest.fail("connected")
+    assert failed.value.after_s == 0.5
+    assert progress.is_quic_ready
+    assert progress.connection_id is not None
 
 
 async def test_a_silent_host_times_out(certificate: CertificatePair) -> None:

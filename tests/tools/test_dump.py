@@ -70,6 +70,15 @@ def test_fields_have_names_and_offsets() -> None:
     ]
 
 
+def test_options_of_setup_are_those_on_the_wire() -> None:
+    [empty] = decode(Kind.SETUP, bytes.fromhex("af000000"))
+    assert "options" not in empty
+    [zero] = decode(Kind.SETUP, bytes.fromhex("af0000020400"))
+    assert zero["options"] == {"max_auth_token_cache_size": 0}
+    [unnamed] = decode(Kind.SETUP, bytes.fromhex("af0000020700"))
+    assert unnamed["options"] == {"implementation": ""}
+
+
 def test_names_and_locations_read_well() -> None:
     (record,) = decode(Kind.REQUEST, encode_message(Subscribe(4, NAME)))
     assert record["name"] == {

@@ -26,6 +26,14 @@ def test_what_is_absent_has_its_default() -> None:
     assert bytes(writer) == b""
 
 
+def test_a_default_that_is_sent_is_told_from_an_absent_option() -> None:
+    options = read(KeyValue(4, 0), KeyValue(6, 1), KeyValue(8, 0))
+    assert options.said_defaults == {4, 8}
+    writer = Writer()
+    write_options(writer, options)
+    assert read_options(Reader(bytes(writer), "SETUP")) == options != read(KeyValue(6, 1))
+
+
 def test_an_empty_path_is_sent_and_told_from_an_absent_one() -> None:
     writer = Writer()
     write_options(writer, SetupOptions(path=""))
