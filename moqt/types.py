@@ -19,6 +19,10 @@ _LITERAL = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 _TEXT_FIELD = re.compile(r"(?:[A-Za-z0-9_]|\.[0-9a-f]{2})*")
 
 
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
 def _to_text(octets: bytes) -> str:
     return "".join(chr(o) if o in _LITERAL else f".{o:02x}" for o in octets)
 
@@ -60,18 +64,29 @@ class Location:
 class TrackNamespace:
     """An ordered tuple of opaque fields; also a prefix or a suffix of one (MOQT-22 8.7).
 
-    Raises: ValueError for more than 32 fields, an empty field, or more than 4096 octets in all.
+    Raises: ValueError for more than 32 fields, an empty field, or more than 4096 octets in all;
+    TypeError for fields that are not a tuple of bytes.
     """
 
     fields: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.fields, tuple):
+            raise TypeError(
+                f"the fields of a Track Namespace are a {_kind(self.fields)}, expected a tuple of "
+                "bytes; TrackNamespace.of takes text"
+            )
         if len(self.fields) > MAX_NAMESPACE_FIELDS:
             raise ValueError(
                 f"a Track Namespace has at most {MAX_NAMESPACE_FIELDS} fields, "
                 f"got {len(self.fields)}"
             )
         for position, field in enumerate(self.fields):
+            if not isinstance(field, bytes):
+                raise TypeError(
+                    f"Track Namespace field {position} is a {_kind(field)}, expected bytes; "
+                    "TrackNamespace.of takes text"
+                )
             if not field:
                 raise ValueError(f"Track Namespace field {position} is empty (MOQT-22 8.7)")
         if self.octets > MAX_NAME_OCTETS:
@@ -82,7 +97,7 @@ class TrackNamespace:
     @classmethod
     def of(cls, *fields: bytes | str) -> Self:
         """Build a namespace from its fields; text is taken as UTF-8."""
-        return cls(tuple(f.encode() if isinstance(f, str) else bytes(f) for f in fields))
+        return cls(tuple(f.encode() if isinstance(f, str) else f for f in fields))
 
     @property
     def octets(self) -> int:
@@ -124,12 +139,21 @@ class TrackNamespace:
 
 @dataclass(frozen=True, slots=True)
 class FullTrackName:
-    """A Track Namespace and a Track Name (MOQT-22 2.4.1)."""
+    """A Track Namespace and a Track Name (MOQT-22 2.4.1).
+
+    Raises: ValueError for more than 4096 octets in all; TypeError for other types.
+    """
 
     namespace: TrackNamespace
     name: bytes
 
     def __post_init__(self) -> None:
+        if not isinstance(self.namespace, TrackNamespace):
+            raise TypeError(
+                f"the namespace of a track is a {_kind(self.namespace)}, expected a TrackNamespace"
+            )
+        if not isinstance(self.name, bytes):
+            raise TypeError(f"a Track Name is a {_kind(self.name)}, expected bytes")
         total = self.namespace.octets + len(self.name)
         if total > MAX_NAME_OCTETS:
             raise ValueError(f"a Full Track Name has at most {MAX_NAME_OCTETS} octets, got {total}")

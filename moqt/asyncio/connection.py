@@ -27,6 +27,7 @@ What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioquic import tls
@@ -81,7 +82,7 @@ def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfi
         max_stream_data=config.stream_window_octets,
         quic_logger=None
         if config.qlog_dir is None
-        else QlogDirectory(config.qlog_dir, max_events=config.qlog_max_events),
+        else QlogDirectory(Path(config.qlog_dir), max_events=config.qlog_max_events),
     )
 
 

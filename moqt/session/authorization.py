@@ -32,6 +32,7 @@ __all__ = [
     "RequestAccess",
     "SessionAccess",
     "TokenPolicy",
+    "checked_tokens",
 ]
 
 OUT_OF_BAND = 0
@@ -52,8 +53,23 @@ class AuthToken:
     is_reusable: bool = field(default=False, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.token_type, int):
+            raise TypeError(f"a Token Type is a {type(self.token_type).__name__}, expected an int")
+        if not isinstance(self.value, bytes):
+            raise TypeError(f"a token's value is a {type(self.value).__name__}, expected bytes")
         if not 0 <= self.token_type <= MAX_VI64:
             raise ValueError(f"Token Type is {self.token_type}, expected 0 to 2**64-1")
+
+
+def checked_tokens(tokens: Iterable[AuthToken] | AuthToken) -> tuple[AuthToken, ...]:
+    """Return an application's tokens. Raises: TypeError for a single one, or what is none."""
+    if isinstance(tokens, AuthToken):
+        raise TypeError("tokens are a single AuthToken, expected a list of them")
+    found = tuple(tokens)
+    for one in found:
+        if not isinstance(one, AuthToken):
+            raise TypeError(f"there is a {type(one).__name__} in tokens, expected AuthToken")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +172,11 @@ class KnownTokens:
     """A policy for shared secrets: who shows one of `tokens`, in SETUP or in the request, may.
 
     With `is_for_session` SETUP must show one already; then requests need none of their own.
+    Raises: TypeError for what is no list of AuthToken.
     """
 
     def __init__(self, tokens: Iterable[AuthToken], *, is_for_session: bool = False) -> None:
-        self._tokens = tuple(tokens)
+        self._tokens = checked_tokens(tokens)
         self._is_for_session = is_for_session
 
     def judge_session(self, access: SessionAccess) -> Decision:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder
 from moqt.errors import LocalProtocolError
+from moqt.session.authorization import checked_tokens
 from moqt.wire.params import Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
 
@@ -28,6 +29,7 @@ class SubscribeOptions:
     timeout here and the publisher's own counts, 0 is none (MOQT-22 5.2). `new_group_request` asks
     for a new Group with at least this ID, 0: any; publishers may ignore it. `tokens` authorize this
     request (MOQT-22 8.9); None: those that the session has for all.
+    Raises: TypeError for a value of another type, LocalProtocolError for a priority that is none.
     """
 
     location_filter: LocationFilter | None = None
@@ -42,11 +44,13 @@ class SubscribeOptions:
     new_group_request: int | None = None
     tokens: Sequence[AuthToken] | None = None
 
-    def parameters(self) -> Parameters:
-        """Return them as the wire has them: what is the default is left out.
+    def __post_init__(self) -> None:
+        self.parameters()
+        if self.tokens is not None:
+            checked_tokens(self.tokens)
 
-        Raises: LocalProtocolError for a priority that is none.
-        """
+    def parameters(self) -> Parameters:
+        """Return them as the wire has them: what is the default is left out."""
         return Parameters(
             location_filter=self.location_filter,
             range_filters=tuple(self.range_filters),
@@ -65,7 +69,7 @@ class SubscribeOptions:
 class FetchOptions:
     """What a FETCH asks for (MOQT-22 9.11); the defaults ask for all that is published.
 
-    `tokens`: as of a subscription.
+    `tokens`: as of a subscription. Raises: as of a subscription.
     """
 
     location_filter: LocationFilter | None = None
@@ -75,8 +79,13 @@ class FetchOptions:
     fill_timeout_ms: int | None = None
     tokens: Sequence[AuthToken] | None = None
 
+    def __post_init__(self) -> None:
+        self.parameters()
+        if self.tokens is not None:
+            checked_tokens(self.tokens)
+
     def parameters(self) -> Parameters:
-        """Return them as the wire has them. Raises: as of a subscription."""
+        """Return them as the wire has them."""
         is_default = self.group_order is GroupOrder.ASCENDING
         return Parameters(
             location_filter=self.location_filter,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moqt.codes import RequestErrorCode
 from moqt.errors import LocalProtocolError
+from moqt.session.authorization import checked_tokens
 from moqt.session.token_cache import cache_octets
 from moqt.wire.messages import RequestError
 from moqt.wire.tokens import AuthorizationToken
@@ -249,5 +250,6 @@ def _register(alias: _Alias) -> AuthorizationToken:
 
 
 def _check_distinct(tokens: Sequence[AuthToken]) -> None:
+    checked_tokens(tokens)
     if len(set(tokens)) != len(tokens):
         raise LocalProtocolError("the same authorization token is given twice (MOQT-22 8.9)")

@@ -96,6 +96,21 @@ class Scope(Enum):
     FILL = "FILL_PARAMETERS"
 
 
+def _check_type(value: object, name: str, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"{name} is {type(value).__name__}, expected {expected.__name__}")
+
+
+def _check_filter_types(
+    location_filter: LocationFilter | None, range_filters: tuple[RangeFilter, ...]
+) -> None:
+    """Raise TypeError for what only looked like a filter to its application."""
+    if location_filter is not None:
+        _check_type(location_filter, "location_filter", LocationFilter)
+    for one in range_filters:
+        _check_type(one, "a range filter", RangeFilter)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillParameters:
     """How a fill differs from its subscription; None or empty is taken from there (MOQT-22 3.4)."""
@@ -106,6 +121,9 @@ class FillParameters:
     group_order: GroupOrder | None = None
     range_filters: tuple[RangeFilter, ...] = ()
     removed_range_filters: frozenset[RangeFilterKind] = frozenset()
+
+    def __post_init__(self) -> None:
+        _check_filter_types(self.location_filter, self.range_filters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +151,11 @@ class Parameters:
     new_group_request: int | None = None
     namespace_prefix: TrackNamespace | None = None
     include_properties: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.fill is not None:
+            _check_type(self.fill, "fill", FillParameters)
+        _check_filter_types(self.location_filter, self.range_filters)
 
     @property
     def types(self) -> frozenset[ParameterType]:

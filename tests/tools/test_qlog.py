@@ -130,6 +130,16 @@ async def test_a_connection_that_never_was_leaves_a_file_too(tmp_path: Path) -> 
     assert not of_moqt(trace)
 
 
+async def test_the_directory_may_be_text(certificate: CertificatePair, tmp_path: Path) -> None:
+    config = moqt.TransportConfig(qlog_dir=str(tmp_path), close_linger_s=0.01)
+    async with (
+        serving(certificate) as server,
+        connected(server, certificate, transport_config=config),
+    ):
+        pass
+    assert of_moqt(read_trace(tmp_path, "client"), "control_message_parsed")
+
+
 async def test_an_aborted_session_leaves_a_file(
     certificate: CertificatePair, tmp_path: Path
 ) -> None:
