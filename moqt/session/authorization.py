@@ -152,11 +152,12 @@ Decision = Allowed | Denied
 
 
 class TokenPolicy(Protocol):
-    """Judges what peers ask for. Called in the session's inputs: it must not block, wait or raise.
+    """Judges what peers ask for. Called in the session's inputs: it must not block or wait.
 
-    One policy may serve all sessions of an endpoint. It is asked once for each SETUP, each request
-    and each update that brings a token or moves a prefix; what is refused is never seen by the
-    application.
+    What it fails to judge, because it raises or returns something else, is refused with
+    INTERNAL_ERROR, and logged once a session. One policy may serve all sessions of an endpoint. It
+    is asked once for each SETUP, each request and each update that brings a token or moves a
+    prefix; what is refused is never seen by the application.
     """
 
     def judge_session(self, access: SessionAccess) -> Decision:

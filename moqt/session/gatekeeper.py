@@ -6,14 +6,16 @@ come with known aliases are let in.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.errors import RemoteProtocolError
 from moqt.session.authorization import (
     Admission,
+    Allowed,
     Denied,
     RequestAccess,
     SessionAccess,
@@ -27,7 +29,9 @@ from moqt.wire.messages import RequestError, RequestOk, SubscribeOk
 from moqt.wire.rules import RequestKind
 
 if TYPE_CHECKING:
-    from moqt.session.authorization import Allowed, AuthToken
+    from collections.abc import Callable
+
+    from moqt.session.authorization import AuthToken, Decision
     from moqt.session.context import SessionContext
     from moqt.session.request_stream import RequestStream
     from moqt.session.timers import Timer
@@ -38,12 +42,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Gatekeeper"]
 
+_log = logging.getLogger(__name__)
+
 _LASTING: Final = frozenset(RequestKind) - {
     RequestKind.FETCH,
     RequestKind.TRACK_STATUS,
     RequestKind.REQUEST_UPDATE,
 }
 """What a lifetime applies to: the OK of the others has no EXPIRES (MOQT-22 9.20.16)."""
+
+_POLICY_FAILED: Final = "the token policy failed"
+
+AccessT = TypeVar("AccessT", SessionAccess, RequestAccess)
 
 
 @dataclass(slots=True)
@@ -67,6 +77,7 @@ class Gatekeeper:
         self._session_tokens: tuple[AuthToken, ...] = ()
         self._grants: dict[int, _Grant] = {}
         """By stream ID; only with a policy, and as long as the request's stream is open."""
+        self._has_policy_failed = False
 
     def admit_session(self, options: SetupOptions) -> None:
         """Judge the peer's SETUP; RemoteProtocolError with the code to close with (9.1)."""
@@ -89,9 +100,10 @@ class Gatekeeper:
         if self._policy is None:
             return
         self._session_tokens = resolved.tokens
-        decision = self._policy.judge_session(
-            SessionAccess(path=path, authority=authority, tokens=resolved.tokens)
-        )
+        access = SessionAccess(path=path, authority=authority, tokens=resolved.tokens)
+        decision = self._ask("judge_session", self._policy.judge_session, access)
+        if decision is None:
+            raise RemoteProtocolError(SessionErrorCode.INTERNAL_ERROR, _POLICY_FAILED)
         if isinstance(decision, Denied):
             raise RemoteProtocolError(decision.denial.session_code, cut_reason(decision.reason))
 
@@ -153,7 +165,9 @@ class Gatekeeper:
         self, stream: RequestStream, access: RequestAccess, now: float
     ) -> RequestError | None:
         assert self._policy is not None
-        decision = self._policy.judge_request(access)
+        decision = self._ask("judge_request", self._policy.judge_request, access)
+        if decision is None:
+            return RequestError(code=RequestErrorCode.INTERNAL_ERROR, reason=_POLICY_FAILED)
         if isinstance(decision, Denied):
             return RequestError(
                 code=decision.denial.request_code, reason=cut_reason(decision.reason)
@@ -161,6 +175,25 @@ class Gatekeeper:
         self.forget(stream)
         self._grants[stream.stream_id] = self._grant(stream, access, decision, now)
         return None
+
+    def _ask(
+        self, verb: str, judge: Callable[[AccessT], Decision], access: AccessT
+    ) -> Decision | None:
+        """Ask the policy; None: it raised, or its answer is none, which is logged once a session.
+
+        The policy is the application's code: its fault costs what was asked for and no more.
+        """
+        try:
+            decision: object = judge(access)
+            if isinstance(decision, Allowed | Denied):
+                return decision
+            kind = type(decision).__name__
+            raise TypeError(f"{verb} returned a {kind}, expected Allowed or Denied")
+        except Exception:
+            if not self._has_policy_failed:
+                _log.exception("the token policy failed; what it was asked about is refused")
+            self._has_policy_failed = True
+            return None
 
     def _grant(
         self, stream: RequestStream, access: RequestAccess, decision: Allowed, now: float

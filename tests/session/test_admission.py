@@ -15,6 +15,7 @@ from moqt.session.authorization import (
     Denied,
     KnownTokens,
     RequestAccess,
+    SessionAccess,
 )
 from moqt.session.config import Role
 from moqt.session.directory import TrackDirectory
@@ -269,6 +270,59 @@ def test_an_update_that_is_refused_ends_the_subscription() -> None:
     assert one(pair.take(Role.CLIENT, UpdateRejected)).code is RequestErrorCode.EXPIRED_AUTH_TOKEN
     ended = one(pair.take(Role.CLIENT, SubscriptionEnded))
     assert ended.code is PublishDoneCode.UPDATE_FAILED
+
+
+class Broken(KnownTokens):
+    """A policy with a fault, and what it does instead of an answer."""
+
+    def __init__(self, fault: Callable[[], object]) -> None:
+        super().__init__([])
+        self.fault = fault
+
+    def judge_request(self, access: RequestAccess) -> Allowed | Denied:
+        return self.fault()  # type: ignore[return-value]
+
+
+def raising() -> object:
+    raise KeyError("tenant")
+
+
+@pytest.mark.parametrize(
+    ("fault", "logged"),
+    [
+        (raising, "KeyError: 'tenant'"),
+        (lambda: True, "TypeError: judge_request returned a bool, expected Allowed or Denied"),
+        (lambda: None, "TypeError: judge_request returned a NoneType, expected Allowed or Denied"),
+    ],
+)
+def test_a_policy_that_fails_costs_the_request_alone_and_is_logged_once(
+    fault: Callable[[], object], logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = ScriptedPeer(
+        Role.SERVER, directory=directory(), admission=Admission(token_policy=Broken(fault))
+    )
+    for request_id in (0, 2):
+        stream = peer.open_bidi()
+        peer.send(stream, Subscribe(request_id, NAME, Parameters(authorization_tokens=(WIRE,))))
+        answer = one(peer.messages(stream))
+        assert isinstance(answer, RequestError)
+        assert answer.code is RequestErrorCode.INTERNAL_ERROR
+    assert peer.transport.closed is None
+    record = one(caplog.records)
+    assert record.levelname == "ERROR"
+    assert logged in caplog.text
+    assert "a secret" not in caplog.text
+
+
+def test_a_policy_that_fails_on_setup_closes_the_session(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute(KnownTokens):
+        def judge_session(self, access: SessionAccess) -> Allowed | Denied:
+            return False  # type: ignore[return-value]
+
+    peer = ScriptedPeer(Role.SERVER, admission=Admission(token_policy=Mute([])))
+    assert peer.transport.closed is not None
+    assert peer.transport.closed[0] is SessionErrorCode.INTERNAL_ERROR
+    assert "judge_session returned a bool, expected Allowed or Denied" in caplog.text
 
 
 def test_a_client_judges_its_server_too() -> None:
