@@ -94,7 +94,9 @@ class PublicKey:
         try:
             key = serialization.load_pem_public_key(pem)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidKey(f"not a PEM public key: {error}") from None
+            is_private = b"PRIVATE KEY-----" in pem
+            found = "this is a private key" if is_private else "not a PEM public key"
+            raise InvalidKey(found) from error
         _algorithm_of(key)
         assert isinstance(key, (ec.EllipticCurvePublicKey, ed25519.Ed25519PublicKey))
         return cls(key, key_id)
@@ -160,8 +162,19 @@ class ProducerKey:
         """Return the key of a PEM private key. Raises: InvalidKey, whose text shows none of it."""
         try:
             key = serialization.load_pem_private_key(pem, password)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise InvalidKey(f"not a usable PEM private key: {error}") from None
+        except TypeError:
+            how = (
+                "needs a password" if password is None else "is not encrypted, a password is given"
+            )
+            raise InvalidKey(f"the private key {how}") from None
+        except (ValueError, UnsupportedAlgorithm):
+            is_public = b"PUBLIC KEY-----" in pem
+            what = (
+                "this is a public key"
+                if is_public
+                else "no PEM private key found, or another password"
+            )
+            raise InvalidKey(what) from None
         _algorithm_of(key)
         assert isinstance(key, (ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey))
         return cls(key, key_id=key_id)

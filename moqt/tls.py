@@ -132,7 +132,7 @@ def load_trust(ca: Pem) -> bytes:
 
     Raises: ValueError when it holds none, OSError when the file can't be read.
     """
-    certificates = _certificates(_read(ca), _describe(ca))
+    certificates = _certificates(_read(ca), _describe(ca, "ca"))
     return b"".join(c.public_bytes(serialization.Encoding.PEM) for c in certificates)
 
 
@@ -142,8 +142,9 @@ def load_identity(certificate: Pem, private_key: Pem) -> Identity:
     Raises: ValueError for what isn't that, an encrypted key, or a key of another certificate;
     OSError when a file can't be read.
     """
-    first, *chain = _certificates(_read(certificate), _describe(certificate))
-    where = _describe(private_key)
+    whose = _describe(certificate, "certificate")
+    first, *chain = _certificates(_read(certificate), whose)
+    where = _describe(private_key, "private_key")
     try:
         key = serialization.load_pem_private_key(_read(private_key), password=None)
     except TypeError as error:
@@ -151,7 +152,7 @@ def load_identity(certificate: Pem, private_key: Pem) -> Identity:
     except ValueError as error:
         raise ValueError(f"{where}: no PEM private key found") from error
     if _public(key.public_key()) != _public(first.public_key()):
-        raise ValueError(f"{where}: not the private key of {_describe(certificate)}")
+        raise ValueError(f"{where}: not the private key of {whose}")
     return Identity(first, tuple(chain), key)
 
 
@@ -177,7 +178,8 @@ def _read(source: Pem) -> bytes:
     return Path(source).read_bytes()
 
 
-def _describe(source: Pem) -> str:
+def _describe(source: Pem, parameter: str) -> str:
+    """Return the file's name; for PEM text the parameter that it was given as."""
     if isinstance(source, bytes) or (isinstance(source, str) and _BEGIN in source):
-        return "PEM text"
+        return f"{parameter} (PEM text)"
     return os.fspath(source)

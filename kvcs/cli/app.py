@@ -19,6 +19,7 @@ from kvcs.cli.inspect import inspect
 from kvcs.cli.keygen import keygen
 from kvcs.cli.output import print_failure, print_warning
 from kvcs.cli.publish import publish
+from kvcs.cli.usage import HELP_OPTIONS, Command, Group
 from kvcs.cli.watch import watch
 from moqt.asyncio.client import InsecureConnectionWarning
 
@@ -31,6 +32,8 @@ app = typer.Typer(
     name="kvcs",
     help="Stream a transformer's KV cache layer by layer over MOQT.",
     no_args_is_help=True,
+    cls=Group,
+    context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
 )
 
@@ -51,12 +54,12 @@ def _common(
     """Stream a transformer's KV cache layer by layer over MOQT."""
 
 
-app.command("publish")(publish)
-app.command("fetch")(fetch)
-app.command("watch")(watch)
-app.command("inspect")(inspect)
-app.command("id")(identify)
-app.command("conformance")(conformance)
+app.command("publish", cls=Command)(publish)
+app.command("fetch", cls=Command)(fetch)
+app.command("watch", cls=Command)(watch)
+app.command("inspect", cls=Command)(inspect)
+app.command("id", cls=Command)(identify)
+app.command("conformance", cls=Command)(conformance)
 app.add_typer(keygen, name="keygen")
 
 
@@ -68,7 +71,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print_warning(str(message))
+    print_warning(str(message).replace("(insecure=True)", "(--insecure)"))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from kvcs.cli import connect, inputs, options
 from kvcs.cli.exits import CommandError, ExitCode, explain
-from kvcs.cli.output import Output
+from kvcs.cli.output import Output, counted
 from kvcs.conformance import Limits, Verdict, collect, find, judge
 from kvcs.errors import KvcsError
 from kvcs.names import PROFILE, NamespaceForm, scope_prefix
 from moqt.asyncio.client import connect as open_session
 from moqt.errors import MoqtError
-from moqt.types import FullTrackName, TrackNamespace
+from moqt.types import TrackNamespace
 
 if TYPE_CHECKING:
     from kvcs.conformance import CheckResult, PublicationReport
@@ -92,10 +92,16 @@ def conformance(
         ) as session:
             found = (named,) if named is not None else await find(session, prefix, limits)
             for each in found:
-                output.note(f"checking {each}--")
+                output.note(f"checking {each}")
                 evidence = await collect(
                     session, each, form=namespace_form, trusted=trusted, limits=limits
                 )
+                if evidence.is_absent:
+                    raise CommandError(
+                        ExitCode.USAGE,
+                        f"nothing is published under {each}",
+                        hint="`kvcs inspect URL` lists what is",
+                    )
                 reports.append(judge(evidence))
 
     try:
@@ -110,9 +116,8 @@ def conformance(
 
 
 def _named(text: str) -> TrackNamespace:
-    """Read a namespace in text form, with or without the "--" that ends it in a Full Track Name."""
     try:
-        return FullTrackName.parse(text if "--" in text else text + "--").namespace
+        return inputs.parse_namespace(text)
     except ValueError as error:
         raise CommandError(ExitCode.USAGE, f"--namespace: {error}") from error
 
@@ -124,8 +129,9 @@ def _show(url: str, reports: list[PublicationReport], output: Output) -> None:
         "verdict": (Verdict.FAIL if failed else Verdict.PASS).value,
         "publications": [_record(report) for report in reports],
     }
+    fail = "fails" if failed == 1 else "fail"
     lines = [line for report in reports for line in _lines(report)]
-    lines.append(f"{len(reports)} publications checked, {failed} of them fail")
+    lines.append(f"{counted(len(reports), 'publication')} checked, {failed} of them {fail}")
     output.emit(record, "\n".join(lines))
 
 
@@ -167,7 +173,7 @@ def _lines(report: PublicationReport) -> list[str]:
         )
     page = io.StringIO()
     Console(file=page, width=REPORT_WIDTH, color_system=None, markup=False).print(table)
-    lines = [f"publication {report.namespace}--", *page.getvalue().splitlines()]
+    lines = [f"publication {report.namespace}", *page.getvalue().splitlines()]
     if report.cut:
         lines.append(f"observed in part: {report.cut}")
     for result in report.results:

@@ -61,9 +61,14 @@ def _public_key(path: Path) -> PublicKey:
     try:
         return PublicKey.load(path)
     except InvalidKey as error:
-        raise CommandError(
-            ExitCode.USAGE, f"--trust: {path}: {error}", hint="`kvcs keygen producer` writes one"
-        ) from error
+        raise CommandError(ExitCode.USAGE, f"--trust: {path}: {error}", hint=_hint(path)) from error
+
+
+def _hint(path: Path) -> str:
+    public = path.with_suffix(".pub")
+    if public != path and public.is_file():
+        return f"use {public}"
+    return "`kvcs keygen producer` writes one, with the ending .pub"
 
 
 def need_signing_key(path: Path | None) -> ProducerKey | None:

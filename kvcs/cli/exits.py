@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ import typer
 
 from kvcs import errors
 from moqt.codes import RequestErrorCode
-from moqt.errors import ConnectFailed, MoqtError, NotSupported, RequestRejected, SessionClosed
+from moqt.errors import (
+    ConnectFailed,
+    ConnectProblem,
+    MoqtError,
+    NotSupported,
+    RequestRejected,
+    SessionClosed,
+)
 from moqt.tools.pipes import READER_GONE
 
 __all__ = ["CommandError", "ExitCode", "Failure", "explain"]
@@ -32,7 +40,7 @@ class ExitCode(IntEnum):
     UNVERIFIED = 5
     """A signature, a digest or a manifest does not hold."""
     CONNECTION = 6
-    """The peer could not be reached, refused, or was lost."""
+    """The peer could not be reached, refused, or was lost; or the own port could not be had."""
     FILE = 7
     """A file cannot be read or written, or exists and --force was not given."""
     INTERRUPTED = 130
@@ -101,18 +109,32 @@ def _of_moqt(error: MoqtError) -> Failure:
     if isinstance(error, NotSupported):
         return Failure(ExitCode.USAGE, str(error))
     if isinstance(error, ConnectFailed):
-        return Failure(
-            ExitCode.CONNECTION,
-            str(error),
-            "is the address right? --ca FILE gives a certificate to trust",
-        )
+        return Failure(ExitCode.CONNECTION, str(error), _connect_hint(error))
     if isinstance(error, RequestRejected) and error.code is RequestErrorCode.DOES_NOT_EXIST:
         return Failure(ExitCode.NOT_FOUND, str(error))
     if isinstance(error, RequestRejected | SessionClosed) and error.code.name in _DENIALS:
         return Failure(
             ExitCode.CONNECTION, str(error), "--token-file FILE gives the token that is asked for"
         )
+    if isinstance(error, RequestRejected) and error.code is RequestErrorCode.UNINTERESTED:
+        return Failure(
+            ExitCode.CONNECTION, str(error), "--relay takes a relay; this may be a publisher itself"
+        )
     return Failure(ExitCode.CONNECTION, str(error))
+
+
+def _connect_hint(error: ConnectFailed) -> str:
+    """Return what to do, by what went wrong."""
+    match error.problem:
+        case ConnectProblem.UNTRUSTED:
+            return "--ca FILE names the certificate to trust"
+        case ConnectProblem.NAME:
+            return "is the host's name right?"
+        case ConnectProblem.UNREACHABLE:
+            return "are host and port right, and does a producer or relay run there?"
+        case ConnectProblem.PROTOCOL:
+            return "is it a producer, or a relay of MOQT draft 22?"
+    return ""
 
 
 def _of_system(error: OSError) -> Failure:
@@ -124,7 +146,8 @@ def _of_system(error: OSError) -> Failure:
         reason = error.strerror or type(error).__name__
         hint = "--force overwrites it" if isinstance(error, FileExistsError) else ""
         return Failure(ExitCode.FILE, f"{os.fspath(error.filename)}: {reason}", hint)
-    return Failure(ExitCode.CONNECTION, error.strerror or str(error) or type(error).__name__)
+    hint = "port 0 takes any that is free" if error.errno == errno.EADDRINUSE else ""
+    return Failure(ExitCode.CONNECTION, error.strerror or str(error) or type(error).__name__, hint)
 
 
 def explain(error: BaseException) -> Failure:

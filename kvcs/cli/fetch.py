@@ -11,7 +11,7 @@ from kvcs.cli import connect, options
 from kvcs.cli.describe import DESCRIPTOR_KEY
 from kvcs.cli.files import check_output
 from kvcs.cli.output import Output, octets_text
-from kvcs.cli.retrieving import Wanted, retrieving, wanted
+from kvcs.cli.retrieving import Wanted, publication_line, retrieving, wanted
 from kvcs.cli.summaries import missing_record
 from kvcs.cli.tensors import K_NAMES, V_NAMES, NameTemplate, write_tensors
 from kvcs.errors import IncompleteRetrieval
@@ -94,7 +94,7 @@ async def _fetch(
                 "blocks": retrieval.blocks,
                 "tokens": retrieval.tokens,
             },
-            f"publication {retrieval.publication}--, {retrieval.blocks} blocks",
+            publication_line(retrieval, what),
         )
         try:
             async for layer in _layers(retrieval, what, output):

@@ -13,14 +13,16 @@ import msgspec
 import numpy as np
 
 from kvcs.cli.exits import CommandError, ExitCode
-from kvcs.errors import InvalidKey
+from kvcs.errors import InvalidDescriptor, InvalidKey
 from kvcs.kvsp.descriptor import MAX_DESCRIPTOR_OCTETS, Descriptor
 from kvcs.kvsp.identity import Scope
 from moqt.session.authorization import OUT_OF_BAND, AuthToken
+from moqt.types import FullTrackName
 
 if TYPE_CHECKING:
     from kvcs.kvsp.identity import Tokens
     from kvcs.kvsp.shapes import AnyArray
+    from moqt.types import TrackNamespace
 
 __all__ = [
     "find_auth_tokens",
@@ -30,6 +32,7 @@ __all__ = [
     "need_tokens",
     "parse_address",
     "parse_layers",
+    "parse_namespace",
     "read_file",
 ]
 
@@ -62,7 +65,25 @@ def need_descriptor(path: Path | None) -> Descriptor:
             "no Compatibility Descriptor",
             hint="--descriptor FILE; a producer's is in `kvcs inspect URL --json`",
         )
-    return Descriptor.from_json(read_file(path, MAX_DESCRIPTOR_OCTETS))
+    try:
+        return Descriptor.from_json(read_file(path, MAX_DESCRIPTOR_OCTETS))
+    except InvalidDescriptor as error:
+        raise CommandError(ExitCode.USAGE, f"{path}: {error}") from error
+
+
+def _unreadable(what: str, path: Path, error: OSError) -> CommandError:
+    """Return the error for a file with a secret.
+
+    It names the file only if there is one: who mistakes the option gives the secret itself.
+    """
+    reason = error.strerror or type(error).__name__
+    if os.path.lexists(path):
+        return CommandError(ExitCode.FILE, f"{what} {path}: {reason}")
+    return CommandError(
+        ExitCode.FILE,
+        f"the {what} that was named cannot be read: {reason}",
+        hint="the name is not shown, in case it is the secret itself",
+    )
 
 
 def find_scope(key_file: Path | None) -> Scope | None:
@@ -71,9 +92,12 @@ def find_scope(key_file: Path | None) -> Scope | None:
         try:
             return Scope.from_file(key_file)
         except OSError as error:
-            # Not the name: who mistakes the option gives the key itself.
+            raise _unreadable("scope key file", key_file, error) from error
+        except InvalidKey as error:
             raise CommandError(
-                ExitCode.FILE, f"the scope key file cannot be read: {error.strerror or 'no reason'}"
+                ExitCode.USAGE,
+                f"scope key file {key_file}: no scope key in it: {error}",
+                hint="`kvcs keygen scope` makes one",
             ) from error
     text = os.environ.get("KVCS_SCOPE_KEY")
     if not text:
@@ -99,8 +123,8 @@ def need_scope(key_file: Path | None) -> Scope:
 def find_auth_tokens(file: Path | None) -> tuple[AuthToken, ...]:
     """Return the authorization token in a file, as it stands there but for white space around it.
 
-    Its Token Type is that of tokens agreed on out of band. None when no file is named. CommandError
-    names no file: who mistakes the option gives the token itself.
+    Its Token Type is that of tokens agreed on out of band. None when no file is named. Raises:
+    CommandError.
     """
     if file is None:
         return ()
@@ -108,16 +132,14 @@ def find_auth_tokens(file: Path | None) -> tuple[AuthToken, ...]:
         with file.open("rb") as opened:
             value = opened.read(MAX_AUTH_TOKEN_OCTETS + 1)
     except OSError as error:
-        raise CommandError(
-            ExitCode.FILE, f"the token file cannot be read: {error.strerror or 'no reason'}"
-        ) from error
+        raise _unreadable("token file", file, error) from error
     if len(value) > MAX_AUTH_TOKEN_OCTETS:
         raise CommandError(
-            ExitCode.USAGE, f"--token-file: the token is over {MAX_AUTH_TOKEN_OCTETS} octets"
+            ExitCode.USAGE, f"token file {file}: the token is over {MAX_AUTH_TOKEN_OCTETS} octets"
         )
     value = value.strip()
     if not value:
-        raise CommandError(ExitCode.USAGE, "--token-file: the file holds no token")
+        raise CommandError(ExitCode.USAGE, f"token file {file}: it holds no token")
     return (AuthToken(OUT_OF_BAND, value, is_reusable=True),)
 
 
@@ -178,6 +200,14 @@ def parse_address(text: str) -> tuple[str, int]:
             hint="expected HOST:PORT or [IPv6]:PORT, for example 127.0.0.1:4443",
         )
     return host, int(port)
+
+
+def parse_namespace(text: str) -> TrackNamespace:
+    """Return the namespace of its text form, which may end in the "--" of a Full Track Name.
+
+    Raises: ValueError that says what is wrong with it.
+    """
+    return FullTrackName.parse(text if "--" in text else text + "--").namespace
 
 
 def parse_layers(text: str | None) -> range | None:

@@ -122,7 +122,7 @@ def _show_publications(
     for each in found:
         signature = Signature.of(is_signed=each.is_signed, trusted=trusted, problem=each.problem)
         record: dict[str, Any] = {"namespace": str(each.namespace), "signature": signature}
-        lines.append(f"publication {each.namespace}--")
+        lines.append(f"publication {each.namespace}")
         if each.name is not None:
             record |= name_record(each.name) | {"namespace": str(each.namespace)}
         if each.problem is not None:

@@ -11,6 +11,7 @@ from kvcs.cli import options  # noqa: TC001  as above
 from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.cli.files import check_output, create, writing
 from kvcs.cli.output import Output
+from kvcs.cli.usage import Command, Group
 from kvcs.keys import ProducerKey, SigningAlgorithm
 from kvcs.kvsp.identity import Scope
 from moqt.tls import generate_certificate
@@ -20,10 +21,12 @@ __all__ = ["keygen"]
 SECRET = 0o600
 PUBLIC = 0o644
 
-keygen = typer.Typer(help="Make a scope key, a producer key, or a certificate for trying out.")
+keygen = typer.Typer(
+    help="Make a scope key, a producer key, or a certificate for trying out.", cls=Group
+)
 
 
-@keygen.command("scope")
+@keygen.command("scope", cls=Command)
 def scope_key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the key goes.")],
     force: options.Force = False,
@@ -43,7 +46,7 @@ def scope_key(
     )
 
 
-@keygen.command("producer")
+@keygen.command("producer", cls=Command)
 def producer_key(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where the private key goes; FILE.pub beside it.")
@@ -84,7 +87,7 @@ def producer_key(
     )
 
 
-@keygen.command("certificate")
+@keygen.command("certificate", cls=Command)
 def certificate(
     file: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="Where it goes.")],
     key_file: Annotated[Path, typer.Argument(metavar="KEY", help="Where its key goes.")],

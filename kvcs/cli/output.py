@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kvcs.cli.exits import Failure
 
-__all__ = ["Output", "octets_text", "print_failure", "print_warning", "printable"]
+__all__ = ["Output", "counted", "octets_text", "print_failure", "print_warning", "printable"]
 
 
 def printable(text: str) -> str:
@@ -30,6 +30,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things: "1 layer", "2 layers"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def octets_text(octets: int) -> str:
@@ -94,7 +99,7 @@ class Output:
 
 
 def print_failure(failure: Failure, *, as_json: bool) -> None:
-    """Print how a command ended as one line on stderr."""
+    """Print how a command ended as one line on stderr; what the user ended is no error."""
     if as_json:
         record = {
             "error": failure.code.name.lower(),
@@ -105,7 +110,9 @@ def print_failure(failure: Failure, *, as_json: bool) -> None:
         print(json.dumps(record), file=sys.stderr)
         return
     hint = f" (hint: {failure.hint})" if failure.hint else ""
-    print(printable(f"kvcs: error: {failure.problem}{hint}"), file=sys.stderr)
+    is_ended = failure.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    kind = "" if is_ended else "error: "
+    print(printable(f"kvcs: {kind}{failure.problem}{hint}"), file=sys.stderr)
 
 
 def print_warning(text: str) -> None:

@@ -13,7 +13,7 @@ from kvcs.cli import connect, inputs, options
 from kvcs.cli.describe import CacheLayers, Said, describe
 from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.cli.files import check_output, create, writing
-from kvcs.cli.output import Output, octets_text
+from kvcs.cli.output import Output, counted, octets_text
 from kvcs.cli.summaries import descriptor_line, name_record
 from kvcs.cli.tensors import K_NAMES, V_NAMES, CacheFile, NameTemplate
 from kvcs.config import ProducerConfig
@@ -292,11 +292,13 @@ def _check_tokens(
     prefix = Prefix.of(scope, descriptor, tokens)
     if held < prefix.tokens:
         raise InvalidTokens(
-            f"{layers.file.path} holds {held} tokens, the {len(tokens)} given have {prefix.blocks} "
-            f"blocks of {descriptor.block_tokens}: {prefix.tokens} tokens"
+            f"{layers.file.path} holds {counted(held, 'token')}, the {len(tokens)} given have "
+            f"{counted(prefix.blocks, 'block')} of {descriptor.block_tokens}: "
+            f"{counted(prefix.tokens, 'token')}"
         )
     if held != len(tokens):
-        output.note(f"{layers.file.path} holds {held} tokens, {len(tokens)} are given")
+        what = f"{layers.file.path} holds {counted(held, 'token')}, {len(tokens)} given"
+        output.note(f"{what}: published are the first {prefix.tokens}, the whole blocks")
     return prefix.blocks
 
 
@@ -319,7 +321,7 @@ async def _publish(
                 "descriptor": work.descriptor.to_dict(),
             },
             f"{descriptor_line(work.descriptor)}\n"
-            f"publication {publication.namespace}--, {publication.blocks} blocks",
+            f"publication {publication.namespace}, {counted(publication.blocks, 'block')}",
         )
         spans = list(work.spans())
         total = len(spans) * work.descriptor.layers
@@ -365,5 +367,6 @@ def _say_complete(publication: Publication, output: Output) -> None:
             "octets": stats.octets,
             "manifest_versions": stats.manifest_versions,
         },
-        f"complete: {stats.layers} layers, {stats.objects} Objects, {octets_text(stats.octets)}",
+        f"complete: {counted(stats.layers, 'layer')}, {counted(stats.objects, 'Object')}, "
+        f"{octets_text(stats.octets)}",
     )

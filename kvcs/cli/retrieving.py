@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from kvcs.cli import connect, inputs
 from kvcs.cli.exits import CommandError, ExitCode
-from kvcs.cli.output import printable
+from kvcs.cli.output import counted, printable
+from kvcs.cli.summaries import signature_text
 from kvcs.config import ConsumerConfig
 from kvcs.consumer import Consumer
 from kvcs.kvsp.identity import Prefix
-from moqt.types import FullTrackName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moqt.session.authorization import AuthToken
     from moqt.types import TrackNamespace
 
-__all__ = ["Wanted", "retrieving", "wanted"]
+__all__ = ["Wanted", "publication_line", "retrieving", "wanted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,20 @@ def wanted(
 
 def _publication(fragment: str) -> TrackNamespace:
     try:
-        return FullTrackName.parse(fragment).namespace
+        return inputs.parse_namespace(fragment)
     except ValueError as error:
         raise CommandError(
             ExitCode.USAGE,
             printable(f"URL fragment: {error}"),
-            hint="a publication is named moqt://HOST:PORT/#<namespace>--",
+            hint="a publication is named moqt://HOST:PORT/#<namespace>",
         ) from error
+
+
+def publication_line(retrieval: Retrieval, what: Wanted) -> str:
+    """Return what is retrieved: namespace, blocks, signature."""
+    signature = signature_text(is_signed=retrieval.is_signed, is_trusted=what.trusted is not None)
+    blocks = counted(retrieval.blocks, "block")
+    return f"publication {retrieval.publication}, {blocks}, {signature}"
 
 
 @asynccontextmanager

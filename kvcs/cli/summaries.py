@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvcs.cli.output import counted
+
 if TYPE_CHECKING:
     from kvcs.errors import MissingObject
     from kvcs.kvsp.descriptor import Descriptor
@@ -16,6 +18,7 @@ __all__ = [
     "manifest_record",
     "missing_record",
     "name_record",
+    "signature_text",
 ]
 
 
@@ -28,6 +31,15 @@ def name_record(name: PublicationName) -> dict[str, Any]:
         "anchor_key": name.anchor_key.hex(),
         "publication_id": name.publication_id.hex(),
     }
+
+
+def signature_text(*, is_signed: bool, is_trusted: bool) -> str:
+    """Return what is known of a publication that is taken. `is_trusted`: keys were given."""
+    if not is_signed:
+        return "unsigned"
+    if is_trusted:
+        return "signature verified by a key of --trust"
+    return "signed, not checked (--trust FILE does)"
 
 
 def missing_record(missing: MissingObject) -> dict[str, Any]:
@@ -70,9 +82,10 @@ def descriptor_line(descriptor: Descriptor) -> str:
     """Return the descriptor's main members in one line."""
     geometry = descriptor.geometry(0)
     return (
-        f"{descriptor.model}: {descriptor.layers} layers, {geometry.kv_heads} heads x "
+        f"{descriptor.model}: {counted(descriptor.layers, 'layer')}, "
+        f"{counted(geometry.kv_heads, 'head')} x "
         f"{geometry.head_dim}, {descriptor.dtype.name}, {descriptor.layout.value}, "
-        f"blocks of {descriptor.block_tokens} tokens"
+        f"blocks of {counted(descriptor.block_tokens, 'token')}"
     )
 
 

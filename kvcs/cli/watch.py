@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kvcs.cli import connect, options
-from kvcs.cli.output import Output, octets_text
-from kvcs.cli.retrieving import Wanted, retrieving, wanted
+from kvcs.cli.output import Output, counted, octets_text
+from kvcs.cli.retrieving import Wanted, publication_line, retrieving, wanted
 from kvcs.cli.summaries import descriptor_line, missing_record
 from kvcs.errors import IncompleteRetrieval
 from kvcs.names import NamespaceForm
@@ -21,6 +22,9 @@ __all__ = ["watch"]
 
 INTERVAL_S = 1.0
 """How often the counters are shown while no layer becomes usable."""
+
+RATE_S = 2.0
+"""The time that a rate is taken over: layers may come at once, and the next one much later."""
 
 
 def watch(
@@ -69,18 +73,21 @@ class _Report:
 
     def __init__(self, retrieval: Retrieval) -> None:
         self._retrieval = retrieval
-        self._started = self._last_at = monotonic()
-        self._last_octets = 0
+        self._started = monotonic()
+        self._before = deque([(self._started, 0)])
+        """When there were how many octets: from `RATE_S` ago, or the start, to the last record."""
 
     def record(self, event: str) -> dict[str, Any]:
-        """Return the counters now; the rate is since the last call, at the end of the whole."""
+        """Return the counters now; the rate is of the last `RATE_S`, at the end of the whole."""
         now = monotonic()
         stats = self._retrieval.stats
-        since, before = (self._last_at, self._last_octets)
+        while len(self._before) > 1 and self._before[1][0] <= now - RATE_S:
+            self._before.popleft()
+        since, before = self._before[0]
         if event in ("complete", "incomplete"):
             since, before = self._started, 0
         rate = (stats.octets - before) / max(now - since, 1e-6)
-        self._last_at, self._last_octets = now, stats.octets
+        self._before.append((now, stats.octets))
         return {
             "event": event,
             "seconds": round(now - self._started, 3),
@@ -115,8 +122,7 @@ async def _watch(what: Wanted, output: Output) -> None:
                 "blocks": retrieval.blocks,
                 "layers": len(what.layers),
             },
-            f"{descriptor_line(what.descriptor)}\n"
-            f"publication {retrieval.publication}--, {retrieval.blocks} blocks",
+            f"{descriptor_line(what.descriptor)}\n{publication_line(retrieval, what)}",
         )
         report = _Report(retrieval)
         try:
@@ -129,7 +135,7 @@ async def _watch(what: Wanted, output: Output) -> None:
             )
             raise
         record = report.record("complete")
-        output.emit(record, _text(record, f"complete: {record['layers']} layers"))
+        output.emit(record, _text(record, f"complete: {counted(record['layers'], 'layer')}"))
 
 
 async def _follow(retrieval: Retrieval, report: _Report, output: Output) -> None:

@@ -220,6 +220,7 @@ class _Collection:
                     self._evidence.manifest_largest = subscription.largest
                     await self._take_manifests(name, subscription)
                     return
+                self._evidence.has_no_manifest = True
         except MoqtError as error:
             self._evidence.manifest_refusal = self._evidence.manifest_refusal or str(error)
         finally:

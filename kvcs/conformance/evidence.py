@@ -241,6 +241,8 @@ class PublicationEvidence:
     manifest_track: bytes | None = None
     """The name of the manifest track; None: there is none."""
     manifest_refusal: str = ""
+    has_no_manifest: bool = False
+    """Both manifest tracks were refused as not existing."""
     other_manifest_exists: bool | None = None
     manifests: list[ManifestVersion] = field(default_factory=list)
     manifest_largest: Location | None = None
@@ -261,6 +263,11 @@ class PublicationEvidence:
             found = next((manifest for manifest in read if manifest is not None), None)
             self._newest = (len(self.manifests), found)
         return self._newest[1]
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether nothing is published under the name: no manifest, and nobody reports it."""
+        return self.has_no_manifest and not self.is_discovered
 
     @property
     def descriptor(self) -> Descriptor | None:

@@ -69,7 +69,7 @@ def test_a_token_file(tmp_path: Path) -> None:
 def test_a_file_without_a_usable_token(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    with pytest.raises(CommandError, match="--token-file") as caught:
+    with pytest.raises(CommandError, match=f"token file {file}: ") as caught:
         inputs.find_auth_tokens(file)
     assert caught.value.code is ExitCode.USAGE
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from cryptography import x509
+from typer import rich_utils
 
 from kvcs import errors
 from kvcs.cli import app, exits, main, output
@@ -23,6 +24,7 @@ from kvcs.kvsp.descriptor import Descriptor
 from kvcs.kvsp.identity import Prefix, Scope
 from moqt import errors as moqt_errors
 from moqt.codes import RequestErrorCode, SessionErrorCode
+from moqt.errors import ConnectProblem
 from moqt.tls import load_identity
 
 if TYPE_CHECKING:
@@ -255,6 +257,61 @@ def request_rejected(code: RequestErrorCode) -> moqt_errors.RequestRejected:
 def test_exit_codes(error: BaseException, code: int) -> None:
     assert explain(error).code == code
     assert explain(error).problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason", "hint"),
+    [
+        (ConnectProblem.UNTRUSTED, "the certificate is not trusted by x", "--ca FILE"),
+        (ConnectProblem.CERTIFICATE, "the certificate is not for 'x'", ""),
+        (ConnectProblem.NAME, "no such host", "the host's name"),
+        (ConnectProblem.UNREACHABLE, "Connection refused", "host and port"),
+        (ConnectProblem.PROTOCOL, "the server does not speak moqt-22", "draft 22"),
+        (ConnectProblem.HANDSHAKE, "handshake failure", ""),
+    ],
+)
+def test_the_hint_is_for_what_kept_from_connecting(
+    problem: ConnectProblem, reason: str, hint: str
+) -> None:
+    failure = explain(moqt_errors.ConnectFailed("host:1", reason, problem))
+    assert failure.code is ExitCode.CONNECTION
+    assert hint in failure.hint
+    assert bool(hint) == bool(failure.hint)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyboardInterrupt(), "kvcs: interrupted\n"),
+        (CommandError(ExitCode.TERMINATED, "terminated"), "kvcs: terminated\n"),
+        (CommandError(ExitCode.FILE, "x", hint="y"), "kvcs: error: x (hint: y)\n"),
+    ],
+)
+def test_what_the_user_ended_is_no_error(
+    error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.print_failure(explain(error), as_json=False)
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("command", [(), ("fetch",), ("keygen",), ("keygen", "producer")])
+def test_help_shows_flags_without_a_type(
+    command: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, option]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
+def test_help_wraps_whole_paragraphs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", 200)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["fetch", "-h"]) == ExitCode.OK
+    assert "(exit code 4) it holds those that are complete" in capsys.readouterr().out
 
 
 def test_an_error_becomes_its_code(

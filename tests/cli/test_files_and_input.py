@@ -23,7 +23,7 @@ from kvcs.manifest import Manifest
 from kvcs.names import PublicationName
 from moqt.asyncio.server import serve
 from moqt.events import NamespaceOffered
-from tests.cli.network import DESCRIPTOR, TOKENS, WAIT_S, Keys, random_layers
+from tests.cli.network import DESCRIPTOR, TOKENS, WAIT_S, Keys, producing, random_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +118,7 @@ def test_publish_with_the_descriptor_that_the_file_holds(
         ({"--private-key": "{certificate}"}, 2, "no PEM private key"),
         ({"--certificate": "{tokens}"}, 2, "no PEM certificate"),
         ({"--certificate": "nowhere.pem"}, 7, "nowhere.pem: No such file"),
-        ({"--sign": "{certificate}"}, 2, "not a usable PEM private key"),
+        ({"--sign": "{certificate}"}, 2, "no PEM private key found"),
         ({"--sign": "nowhere.pem"}, 7, "nowhere.pem: No such file"),
         ({"--codec": "gzip"}, 2, "no codec 'gzip'"),
         ({"--scope-key-file": ""}, 2, "no scope key"),
@@ -186,7 +186,7 @@ def test_publish_says_that_the_tail_is_left_out(
     keys.tokens.write_text(json.dumps(TOKENS[:50]))
     assert run(publishing(keys, cache)) == ExitCode.OK
     caught = capsys.readouterr()
-    assert "holds 64 tokens, 50 are given" in caught.err
+    assert "holds 64 tokens, 50 given: published are the first 48, the whole blocks" in caught.err
     assert "complete: 3 layers, 18 Objects" in caught.out
 
 
@@ -197,6 +197,29 @@ def test_publish_refuses_another_dtype(
     keys.descriptor.write_bytes(Descriptor.from_dict(other).jcs())
     assert run(publishing(keys, cache)) == ExitCode.USAGE
     assert "is bfloat16 [64, 2, 8], the descriptor says float16" in capsys.readouterr().err
+
+
+def test_publish_through_what_is_no_relay(
+    keys: Keys, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = publishing(keys, cache)
+    for option in ("--listen", "--certificate", "--private-key"):
+        del options[option]
+    with producing(keys) as other:
+        code = run(options | {"--relay": other.url, "--ca": str(keys.certificate)})
+    assert code == ExitCode.CONNECTION
+    assert "--relay takes a relay; this may be a publisher itself" in capsys.readouterr().err
+
+
+def test_publish_where_another_listens(
+    keys: Keys, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with producing(keys) as other:
+        address = f"127.0.0.1:{other.producer.port}"
+        assert run(publishing(keys, cache) | {"--listen": address}) == ExitCode.CONNECTION
+    said = capsys.readouterr().err
+    assert f"cannot listen on {address}: " in said
+    assert "(hint: port 0 takes any that is free)" in said
 
 
 def test_publish_offers_to_a_relay(
@@ -253,6 +276,13 @@ def test_fetch_refuses_before_it_connects(
     assert "the tokens have 4 full blocks" in refused("--blocks", "5")
     assert "no PEM certificate" in refused("--ca", str(keys.tokens))
     assert "not a PEM public key" in refused("--trust", str(keys.tokens))
+    private, public = tmp_path / "producer.pem", tmp_path / "producer.pub"
+    key = ProducerKey.generate()
+    key.save(private)
+    public.write_bytes(key.public.to_pem())
+    said = refused("--trust", str(private))
+    assert f"--trust: {private}: this is a private key (hint: use {public})" in said
+    assert f"{keys.tokens}: " in refused("--descriptor", str(keys.tokens))
     assert main(["fetch", "example.net:1", "--out", "x", *keys.wanting()]) == ExitCode.USAGE
     assert "moqt://" in capsys.readouterr().err
 

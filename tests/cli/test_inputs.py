@@ -11,7 +11,7 @@ import pytest
 
 from kvcs.cli import inputs
 from kvcs.cli.exits import CommandError, ExitCode
-from kvcs.errors import InvalidDescriptor, InvalidKey
+from moqt.types import TrackNamespace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +119,7 @@ def test_descriptor(tmp_path: Path) -> None:
         inputs.need_descriptor(None)
     path = tmp_path / "descriptor.json"
     path.write_text('{"model": "m"}')
-    with pytest.raises(InvalidDescriptor, match=r"\$\.layers"):
+    with pytest.raises(CommandError, match=rf"{path}: .*\$\.layers"):
         inputs.need_descriptor(path)
 
 
@@ -146,9 +146,18 @@ def test_bad_scope_key_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert secret not in str(mistaken.value)
     path = tmp_path / "scope.key"
     path.write_text(secret)
-    with pytest.raises(InvalidKey) as held:
+    with pytest.raises(CommandError, match=f"scope key file {path}: ") as held:
         inputs.need_scope(path)
     assert secret not in str(held.value)
+
+
+def test_a_namespace_with_or_without_the_end_of_a_full_track_name() -> None:
+    namespace = TrackNamespace.of("kvcs-1", b"\0")
+    assert inputs.parse_namespace(str(namespace)) == namespace
+    assert inputs.parse_namespace(f"{namespace}--") == namespace
+    assert inputs.parse_namespace(f"{namespace}--manifest") == namespace
+    with pytest.raises(ValueError, match="x"):
+        inputs.parse_namespace("kv--x.zz")
 
 
 def test_no_scope_key_teaches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,9 +166,13 @@ def test_fetch_a_named_publication(
     wanting = [*keys.wanting(), "--out", str(tmp_path / "out")]
     named = f"{complete.url}#{publication.namespace}--"
     assert main(["fetch", named, *wanting]) == ExitCode.OK
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert shown == f"publication {publication.namespace}, 4 blocks, unsigned"
     wanting = [*keys.wanting(), "--out", str(tmp_path / "out2")]
     assert main(["fetch", f"{complete.url}#nonsense", *wanting]) == ExitCode.USAGE
-    assert "#<namespace>--" in capsys.readouterr().err
+    assert "expected 5" in capsys.readouterr().err
+    assert main(["fetch", f"{complete.url}#x.zz", *wanting]) == ExitCode.USAGE
+    assert "#<namespace>" in capsys.readouterr().err
 
 
 def test_fetch_what_nobody_publishes(
@@ -207,6 +211,7 @@ def test_fetch_of_an_untrusted_server(
     assert main([*fetch, "--insecure"]) == ExitCode.OK
     warning, *_ = capsys.readouterr().err.splitlines()
     assert warning.startswith("kvcs: warning: the certificate of 127.0.0.1")
+    assert warning.endswith("is not verified (--insecure)")
 
 
 def test_fetch_from_where_nobody_listens(
@@ -219,7 +224,9 @@ def test_fetch_from_where_nobody_listens(
     assert main(["fetch", f"moqt://127.0.0.1:{port}/", *wanting]) == ExitCode.CONNECTION
     caught = capsys.readouterr()
     assert caught.out == ""
-    assert str(port) in json.loads(caught.err)["problem"]
+    failure = json.loads(caught.err)
+    assert str(port) in failure["problem"]
+    assert "does a producer or relay run there" in failure["hint"]
 
 
 def test_fetch_an_unfinished_publication(
@@ -294,8 +301,9 @@ def test_watch_of_what_is_complete_in_lines(
     assert main(["watch", complete.url, *keys.wanting(), "--layers", "1"]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("test: 3 layers, 2 heads x 8, bfloat16, nhd, blocks of 16")
+    assert lines[1].endswith(", 4 blocks, unsigned")
     assert "layer 1," in lines[2]
-    assert "complete: 1 layers" in lines[3]
+    assert "complete: 1 layer," in lines[3]
     assert lines[3].endswith("verified 8, rejected 0, missing 0")
 
 

@@ -65,7 +65,10 @@ def test_bad_input_says_what_and_where(pair: CertificatePair, tmp_path: Path) ->
         load_identity(pair.certificate, bad)
     with pytest.raises(ValueError, match="encrypted"):
         load_identity(pair.certificate, locked)
-    with pytest.raises(ValueError, match="not the private key of PEM text"):
+    with pytest.raises(
+        ValueError,
+        match=r"^private_key \(PEM text\): not the private key of certificate \(PEM text\)$",
+    ):
         load_identity(pair.certificate, other.private_key)
     with pytest.raises(FileNotFoundError):
         load_trust(tmp_path / "none.pem")

@@ -104,7 +104,7 @@ def test_a_publisher_that_conforms(
         out = capsys.readouterr().out
         assert "KVCS 3.5" in out
         assert "not applicable" in out
-        assert out.endswith("1 publications checked, 0 of them fail\n")
+        assert out.endswith("\n1 publication checked, 0 of them fail\n")
 
 
 def test_a_publisher_that_does_not(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +125,24 @@ def test_each_failing_check_is_told_to_machines(
     failed = [c for c in record["publications"][0]["checks"] if c["verdict"] == "fail"]
     assert {check["id"] for check in failed} == {"data-digest", "data-priority"}
     assert all(check["problems"] for check in failed)
+
+
+def test_a_namespace_that_nobody_publishes_cannot_be_checked(
+    keys: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with producing(keys) as background:
+        background.publish(LAYERS)
+        [publication] = background.producer.publications
+        *fields, _ = publication.namespace.fields
+        other = moqt.TrackNamespace((*fields, bytes(16)))
+        base = [background.url, "--ca", str(keys.certificate), "--namespace"]
+        code, record = run(capsys, *base, f"{other}--")
+        assert code == record["code"] == 2
+        assert record["problem"] == f"nothing is published under {other}"
+        assert main(["conformance", *base, f"{publication.namespace}--"]) == 0
+        caught = capsys.readouterr()
+        assert f"publication {publication.namespace}\n" in caught.out
+        assert caught.err == f"checking {publication.namespace}\n"
 
 
 def test_nothing_to_check_is_neither_pass_nor_fail(

@@ -196,8 +196,21 @@ def test_keys_are_kept_in_files_that_only_the_owner_reads(
     sealed = tmp_path / "sealed.pem"
     key.save(sealed, password=b"secret")
     assert ProducerKey.load(sealed, password=b"secret").key_id == key.key_id
-    with pytest.raises(InvalidKey, match="not a usable"):
+    with pytest.raises(InvalidKey, match="needs a password"):
         ProducerKey.load(sealed)
+    with pytest.raises(InvalidKey, match="is not encrypted"):
+        ProducerKey.load(path, password=b"secret")
+
+
+def test_keys_that_were_mixed_up(tmp_path: Path) -> None:
+    """Each error says which of both it is, and shows nothing of a private one."""
+    key, path = KEYS[SigningAlgorithm.EDDSA], tmp_path / "producer.pem"
+    key.save(path)
+    with pytest.raises(InvalidKey) as caught:
+        PublicKey.load(path)
+    assert str(caught.value) == "this is a private key"
+    with pytest.raises(InvalidKey, match="this is a public key"):
+        ProducerKey.from_pem(key.public.to_pem())
 
 
 def test_no_text_shows_a_private_key(tmp_path: Path) -> None:
