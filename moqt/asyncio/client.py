@@ -225,7 +225,6 @@ class _Dialer:
             takes_offers=self._takes_offers,
             keeper=_SocketKeeper(endpoint),
         )
-        driver.attach(session, moqt_session)
         self._progress.connection_id = connection.original_destination_connection_id
         is_open = False
         try:

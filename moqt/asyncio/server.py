@@ -178,7 +178,6 @@ class Server:
         moqt_session = MoqtSession(
             session, driver, config=self._config, takes_offers=self._takes_offers, keeper=self
         )
-        driver.attach(session, moqt_session)
         self._driver_of[moqt_session] = driver
 
     def session_established(self, session: MoqtSession) -> None:

@@ -15,7 +15,6 @@ from moqt.asyncio.namespaces import (
     Offers,
     TracksSubscription,
 )
-from moqt.asyncio.requests import RequestHost
 from moqt.asyncio.tracks import (
     Fetch,
     Subscription,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moqt.asyncio.binding import Driver
+    from moqt.asyncio.desk import RequestDesk
     from moqt.session import events
     from moqt.session.authorization import AuthToken
     from moqt.session.core import Session
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from moqt.wire.params import FillParameters
 
 
-class SessionVerbs(RequestHost):
+class SessionVerbs:
     """What an application asks of a session. `MoqtSession` holds what they work on.
 
     `tokens` authorize one request (MOQT-22 8.9); None: those that `connect` was given for requests.
@@ -49,7 +49,7 @@ class SessionVerbs(RequestHost):
 
     _session: Session
     _driver: Driver
-    _offers: Offers | None
+    _desk: RequestDesk
 
     # --- tracks ---
 
@@ -105,7 +105,7 @@ class SessionVerbs(RequestHost):
         def command() -> int:
             return self._session.subscribe_with(name, options, sink=sink, now=time.monotonic())
 
-        return Subscription(self, f"SUBSCRIBE {name}", timeout_s, self._waking(command))
+        return Subscription(self._desk, f"SUBSCRIBE {name}", timeout_s, self._waking(command))
 
     def fetch(
         self,
@@ -138,7 +138,7 @@ class SessionVerbs(RequestHost):
         def command() -> int:
             return self._session.fetch_with(name, options, sink=sink, now=time.monotonic())
 
-        return Fetch(self, f"FETCH {name}", None, self._waking(command))
+        return Fetch(self._desk, f"FETCH {name}", None, self._waking(command))
 
     async def track_status(
         self,
@@ -156,7 +156,7 @@ class SessionVerbs(RequestHost):
             return self._session.track_status(name, now=time.monotonic(), tokens=tokens)
 
         what = f"TRACK_STATUS {name}"
-        return await TrackStatusRequest(self, what, timeout_s, self._waking(command)).run()
+        return await TrackStatusRequest(self._desk, what, timeout_s, self._waking(command)).run()
 
     def publish(
         self,
@@ -173,7 +173,9 @@ class SessionVerbs(RequestHost):
                 track, forward=forward, tokens=tokens, now=time.monotonic()
             )
 
-        return TrackPublication(self, f"PUBLISH {track.name}", timeout_s, self._waking(command))
+        return TrackPublication(
+            self._desk, f"PUBLISH {track.name}", timeout_s, self._waking(command)
+        )
 
     # --- namespaces ---
 
@@ -190,7 +192,7 @@ class SessionVerbs(RequestHost):
             return self._session.publish_namespace(namespace, now=time.monotonic(), tokens=tokens)
 
         what = f"PUBLISH_NAMESPACE {namespace}"
-        return NamespacePublication(self, what, timeout_s, self._waking(command))
+        return NamespacePublication(self._desk, what, timeout_s, self._waking(command))
 
     def subscribe_namespace(
         self,
@@ -205,7 +207,7 @@ class SessionVerbs(RequestHost):
             return self._session.subscribe_namespace(prefix, now=time.monotonic(), tokens=tokens)
 
         what = f"SUBSCRIBE_NAMESPACE {prefix}"
-        return NamespaceSubscription(self, what, timeout_s, self._waking(command))
+        return NamespaceSubscription(self._desk, what, timeout_s, self._waking(command))
 
     def subscribe_tracks(
         self,
@@ -237,7 +239,7 @@ class SessionVerbs(RequestHost):
 
         what = f"SUBSCRIBE_TRACKS {prefix}"
         return TracksSubscription(
-            self, what, timeout_s, command=self._waking(command), decline=self._decline
+            self._desk, what, timeout_s, command=self._waking(command), decline=self._decline
         )
 
     def _decline(self, offer: events.PublicationOffered) -> None:
@@ -252,9 +254,9 @@ class SessionVerbs(RequestHost):
         Raises: LocalProtocolError when the endpoint was made without `takes_offers`; offers are
         then refused with UNINTERESTED.
         """
-        if self._offers is None:
+        if self._desk.offers is None:
             raise errors.LocalProtocolError("this endpoint takes no offers: use takes_offers=True")
-        return self._offers
+        return self._desk.offers
 
     def accept(
         self,
@@ -283,13 +285,13 @@ class SessionVerbs(RequestHost):
             )
             return offer.request_id
 
-        return Subscription(self, f"PUBLISH {offer.name}", None, self._waking(command))
+        return Subscription(self._desk, f"PUBLISH {offer.name}", None, self._waking(command))
 
     def accept_namespace(self, offer: events.NamespaceOffered) -> AcceptedNamespace:
         """Accept an offered namespace. Raises: SessionClosed."""
-        self.raise_if_closed()
-        accepted = AcceptedNamespace(self, offer)
-        self.register(offer.request_id, accepted)
+        self._desk.raise_if_closed()
+        accepted = AcceptedNamespace(self._desk, offer)
+        self._desk.register(offer.request_id, accepted)
         self._session.accept(offer.request_id, now=time.monotonic())
         self._driver.wake()
         return accepted
@@ -308,7 +310,7 @@ class SessionVerbs(RequestHost):
 
         `redirect_name` goes with REDIRECT alone; a client gives no `redirect_uri` (MOQT-22 9.4).
         """
-        if not self.is_closed:
+        if not self._desk.is_closed:
             self._session.reject(
                 offer.request_id,
                 code,

@@ -93,7 +93,7 @@ async def test_what_was_left_unread_is_given_back(certificate: CertificatePair) 
         connection = session._driver.connection
         await poll(lambda: connection.credited_octets == connection.received_octets)
         assert session.stats.octets_unread == 0
-        assert session._queued == 0
+        assert session._desk.queued == 0
         async with session.fetch(NAME) as fetch:
             assert await read_objects(fetch) == expected(range(8), 8, 64 * KIBI)
 

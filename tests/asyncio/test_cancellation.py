@@ -77,7 +77,7 @@ async def test_cancelling_an_entry_cancels_the_request(certificate: CertificateP
                 await asyncio.wait_for(announcing.__aenter__(), 0.02)
         assert session.stats.open_requests == 0
         await poll(lambda: served.stats.open_requests == 0)
-        assert not session._requests
+        assert not session._desk.requests
 
 
 async def test_a_cancelled_update_leaves_nothing(certificate: CertificatePair) -> None:
