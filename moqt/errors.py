@@ -69,8 +69,10 @@ class ConnectProblem(Enum):
     """The host's name leads to no address."""
     UNREACHABLE = "unreachable"
     """Nobody answers there."""
+    UNTRUSTED = "untrusted"
+    """Nobody whom we trust vouches for the server's certificate."""
     CERTIFICATE = "certificate"
-    """The server's certificate is not trusted, or is another's."""
+    """The server's certificate is for another name or another time."""
     PROTOCOL = "protocol"
     """The server does not speak our draft."""
     HANDSHAKE = "handshake"
@@ -181,5 +183,5 @@ class TimedOut(MoqtError):
     """Ends the request: the peer did not answer within `after_s` seconds."""
 
     def __init__(self, what: str, after_s: float) -> None:
-        super().__init__(f"{what}: no answer within {after_s:g} s")
+        super().__init__(f"{what}: no answer within {round(after_s, 3):g} s")
         self.after_s = after_s

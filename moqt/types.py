@@ -109,6 +109,11 @@ class TrackNamespace:
         """True when the first field begins with "." (MOQT-22 2.4.3)."""
         return bool(self.fields) and self.fields[0].startswith(b".")
 
+    @property
+    def as_prefix(self) -> str:
+        """The text form, for messages; of an empty prefix "(all)"."""
+        return str(self) if self.fields else "(all)"
+
     def starts_with(self, prefix: TrackNamespace) -> bool:
         """Return whether `prefix` matches this namespace, field by field."""
         return self.fields[: len(prefix.fields)] == prefix.fields

@@ -284,15 +284,17 @@ class _Dialer:
             reason = f"the server does not speak {ALPN}"
             return errors.ConnectFailed(self._address, reason, ConnectProblem.PROTOCOL)
         if loss.alert in _CERTIFICATE_ALERTS and not loss.by_peer:
-            known = "the public CAs" if self._trust is None else "what `ca` names"
-            problem = f"is not trusted by {known}"
+            problem = ConnectProblem.CERTIFICATE
             if "match" in loss.reason:
-                problem = f"is not for {self._server_name!r}: connect by a name that it has"
-            return errors.ConnectFailed(
-                self._address,
-                f"the server's certificate {problem} ({loss.reason})",
-                ConnectProblem.CERTIFICATE,
-            )
+                text = f"is not for {self._server_name!r}: connect by a name that it has"
+            elif loss.alert is AlertDescription.certificate_expired:
+                text = "is for another time"
+            else:
+                known = "the public CAs" if self._trust is None else "what `ca` names"
+                text = f"is not trusted by {known}"
+                problem = ConnectProblem.UNTRUSTED
+            reason = f"the server's certificate {text} ({loss.reason})"
+            return errors.ConnectFailed(self._address, reason, problem)
         if loss.alert is not None:
             return errors.ConnectFailed(self._address, loss.reason, ConnectProblem.HANDSHAKE)
         if loss.is_answered:

@@ -38,7 +38,9 @@ class RoamingNamespaces(Roaming[NamespaceSubscription, NamespaceItem]):
         tokens: Sequence[AuthToken] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        super().__init__(sessions, FullTrackName(prefix, b""), f"SUBSCRIBE_NAMESPACE {prefix}")
+        super().__init__(
+            sessions, FullTrackName(prefix, b""), f"SUBSCRIBE_NAMESPACE {prefix.as_prefix}"
+        )
         self._tokens = tokens
         self._timeout_s = timeout_s
         self._known: dict[TrackNamespace, None] = {}

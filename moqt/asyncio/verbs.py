@@ -206,7 +206,7 @@ class SessionVerbs:
         def command() -> int:
             return self._session.subscribe_namespace(prefix, now=time.monotonic(), tokens=tokens)
 
-        what = f"SUBSCRIBE_NAMESPACE {prefix}"
+        what = f"SUBSCRIBE_NAMESPACE {prefix.as_prefix}"
         return NamespaceSubscription(self._desk, what, timeout_s, self._waking(command))
 
     def subscribe_tracks(
@@ -237,7 +237,7 @@ class SessionVerbs:
                 now=time.monotonic(),
             )
 
-        what = f"SUBSCRIBE_TRACKS {prefix}"
+        what = f"SUBSCRIBE_TRACKS {prefix.as_prefix}"
         return TracksSubscription(
             self._desk, what, timeout_s, command=self._waking(command), decline=self._decline
         )

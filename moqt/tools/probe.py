@@ -12,23 +12,28 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moqt import errors
 from moqt.asyncio.client import InsecureConnectionWarning, connect
 from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.info import ConnectProgress
 from moqt.errors import printable
+from moqt.tools import arguments as read
+from moqt.tools.hints import connect_hint
 from moqt.tools.pipes import until_reader_goes
 from moqt.trace.describe import describe
 from moqt.types import TrackNamespace
+from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from moqt.asyncio.info import ConnectionInfo
     from moqt.asyncio.session import MoqtSession
-    from moqt.tls import CertificateFacts
+    from moqt.session.authorization import AuthToken
+    from moqt.tls import CertificateFacts, Pem
 
 __all__ = ["Namespaces", "Report", "main", "probe"]
 
@@ -48,6 +53,13 @@ class Namespaces:
     found: tuple[TrackNamespace, ...] = ()
     first_ms: float | None = None
     refusal: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What may explain that there are none under the prefix."""
+        if self.found or self.refusal is not None or not self.prefix.fields:
+            return None
+        return f"nothing under {self.prefix}: a prefix matches whole fields of a namespace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +116,37 @@ class Report:
         parameters = sorted(info.peer_parameters.items())
         shown += [("transport", f"{name} {value}") for name, value in parameters]
         shown += [("their SETUP", text) for text in _options_lines(self.peer_setup)]
+        shown += [
+            ("their SETUP", f"{name} not sent (default 0)")
+            for name in _DEFAULTS
+            if name not in self.peer_setup
+        ]
         shown += [("our SETUP", text) for text in _options_lines(self.own_setup)]
-        prefix = f"under {found.prefix}" if found.prefix.fields else "of all"
-        if found.refusal is not None:
-            shown.append(("namespaces", f"{prefix}: {found.refusal}"))
-        else:
-            first = "" if found.first_ms is None else f", the first after {found.first_ms:.1f} ms"
-            limit = " (not all)" if len(found.found) >= MAX_NAMESPACES else ""
-            shown.append(("namespaces", f"{prefix}: {len(found.found)}{limit}{first}"))
-            shown += [("", str(namespace)) for namespace in found.found]
-        return [self.url, *_columns(shown)]
+        lines = [self.url, *_columns([(label, printable(text)) for label, text in shown])]
+        return lines + _columns(_namespace_lines(found))
+
+
+_DEFAULTS = ("max_auth_token_cache_size", "max_filter_ranges", "max_request_updates")
+"""Numbers of a SETUP that are 0 when they are left out."""
+
+
+def _namespace_lines(found: Namespaces) -> list[tuple[str, str]]:
+    # text forms of namespaces are plain ASCII, and are there to be copied: they are never cut
+    prefix = f"under {found.prefix}" if found.prefix.fields else "of all"
+    if found.refusal is not None:
+        return [("namespaces", f"{prefix}: {printable(found.refusal)}")]
+    first = "" if found.first_ms is None else f", the first after {found.first_ms:.1f} ms"
+    limit = " (not all)" if len(found.found) >= MAX_NAMESPACES else ""
+    return [
+        ("namespaces", f"{prefix}: {len(found.found)}{limit}{first}"),
+        *(("", str(namespace)) for namespace in found.found),
+    ]
 
 
 def _columns(shown: list[tuple[str, str]]) -> list[str]:
     lines, last = [], None
     for label, text in shown:
-        lines.append(f"  {'' if label == last else label:<12} {printable(text)}")
+        lines.append(f"  {'' if label == last else label:<12} {text}")
         last = label or last
     return lines
 
@@ -157,18 +184,29 @@ async def probe(
     *,
     prefix: TrackNamespace,
     timeout_s: float,
-    ca: Path | None = None,
+    ca: Pem | None = None,
     insecure: bool = False,
+    tokens: Sequence[AuthToken] = (),
     qlog_dir: Path | None = None,
+    progress: ConnectProgress | None = None,
 ) -> Report:
     """Connect, read what is announced, and list the namespaces under `prefix` (empty: all).
 
-    `timeout_s`: for connecting, and again for the namespaces.
+    `timeout_s`: for the QUIC handshake, again for SETUP, and again for the namespaces. `tokens`
+    authorize the session and the request.
     Raises: what `moqt.connect` raises.
     """
     config = TransportConfig(handshake_timeout_s=timeout_s, qlog_dir=qlog_dir)
     start = time.monotonic()
-    async with connect(url, ca=ca, insecure=insecure, transport_config=config) as session:
+    async with connect(
+        url,
+        ca=ca,
+        insecure=insecure,
+        transport_config=config,
+        tokens=tokens,
+        request_tokens=tokens,
+        progress=progress,
+    ) as session:
         established = time.monotonic()
         info = session.connection_info
         ready = info.ready_at or established
@@ -221,29 +259,51 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--namespace-prefix",
         metavar="TEXT",
-        type=TrackNamespace.parse,
+        type=read.namespace,
         default=TrackNamespace(()),
-        help="list namespaces under this one; fields joined by '-', octets as .hh (default: all)",
+        help="list namespaces under this one, whole fields; fields joined by '-', octets as .hh "
+        "(default: all)",
     )
-    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=5.0)
-    parser.add_argument("--ca", metavar="FILE", type=Path, help="certificates to trust, PEM")
-    parser.add_argument("--insecure", action="store_true", help="trust whatever certificate")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=read.seconds,
+        default=5.0,
+        help="for QUIC, for SETUP, and for the namespaces (default: 5)",
+    )
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument(
+        "--ca",
+        metavar="FILE",
+        type=read.certificates,
+        help="certificates to trust, PEM (default: the public CAs)",
+    )
+    trust.add_argument(
+        "--insecure", action="store_true", help="trust whatever certificate; for trying out only"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=read.tokens,
+        default=(),
+        help="file with the authorization token that the peer asks for",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--qlog", metavar="DIR", type=Path, help="leave a qlog there")
+    parser.add_argument("--qlog", metavar="DIR", type=read.folder, help="leave a qlog there")
     return parser
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600 seconds")
-    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = _parser()
     asked = parser.parse_args(arguments)
+    try:
+        authority = MoqtUri.parse(asked.url).authority
+    except ValueError as error:
+        parser.error(f"URL: {error}")
+    if asked.insecure:
+        print(f"warning: the certificate of {authority} is not verified", file=sys.stderr)
+    progress = ConnectProgress()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InsecureConnectionWarning)  # it was asked for
@@ -254,30 +314,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     timeout_s=asked.timeout,
                     ca=asked.ca,
                     insecure=asked.insecure,
+                    tokens=asked.token_file,
                     qlog_dir=asked.qlog,
+                    progress=progress,
                 )
             )
-    except (ValueError, OSError) as error:  # the address, the certificates' file, the directory
-        parser.error(str(error))
     except errors.MoqtError as error:
+        hint = connect_hint(error, insecure="--insecure", is_quic_ready=progress.is_quic_ready)
         print(f"error: {error}", file=sys.stderr)
-        print(f"hint: {_hint(error)}", file=sys.stderr)
+        print(f"hint: {hint}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     print(json.dumps(report.to_json(), indent=2) if asked.json else "\n".join(report.lines()))
+    if report.namespaces.note is not None:
+        print(f"note: {report.namespaces.note}", file=sys.stderr)
     return 0
-
-
-def _hint(error: errors.MoqtError) -> str:
-    text = str(error)
-    if "certificate" in text:
-        return "--ca FILE names what to trust; --insecure looks without verifying"
-    if "does not speak" in text:
-        return "it answers QUIC, but offers no draft that this package speaks"
-    if isinstance(error, errors.TimedOut | errors.ConnectFailed):
-        return "is it running, is UDP let through, is the port right? --qlog DIR shows every packet"
-    return "--qlog DIR shows what was said up to then"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ async def serving(
     transport_config: moqt.TransportConfig = QUICK,
     takes_offers: bool = False,
     host: str = "127.0.0.1",
+    token_policy: moqt.TokenPolicy | None = None,
 ) -> AsyncIterator[moqt.Server]:
     async with moqt.serve(
         host,
@@ -38,6 +39,7 @@ async def serving(
         config=config,
         transport_config=transport_config,
         takes_offers=takes_offers,
+        token_policy=token_policy,
     ) as server:
         yield server
 

@@ -74,11 +74,11 @@ async def test_an_untrusted_certificate_is_refused(certificate: CertificatePair)
             async with connected(server, other):
                 pytest.fail("connected")
         assert failed.value.address == f"127.0.0.1:{server.port}"
-        assert failed.value.problem is errors.ConnectProblem.CERTIFICATE
+        assert failed.value.problem is errors.ConnectProblem.UNTRUSTED
         with pytest.raises(errors.ConnectFailed, match="not trusted by the public CAs"):
             async with moqt.connect(f"moqt://127.0.0.1:{server.port}", transport_config=QUICK):
                 pytest.fail("connected")
-        with pytest.raises(errors.ConnectFailed, match="is not for 'elsewhere"):
+        with pytest.raises(errors.ConnectFailed, match="is not for 'elsewhere") as failed:
             async with moqt.connect(
                 f"moqt://127.0.0.1:{server.port}",
                 ca=certificate.certificate,
@@ -86,6 +86,7 @@ async def test_an_untrusted_certificate_is_refused(certificate: CertificatePair)
                 transport_config=QUICK,
             ):
                 pytest.fail("connected")
+        assert failed.value.problem is errors.ConnectProblem.CERTIFICATE
         await poll(lambda: not server._driver_of)
 
 
