@@ -24,7 +24,7 @@ FUZZ_ARGS ?=
 PYTHON312 ?=
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check cov trace fuzz bench interop hf clean
+.PHONY: help setup demo test check cov trace fuzz bench interop peers-python hf clean
 
 help:
 	@echo "make demo      a real model's KV cache from one process to two others, layer by layer"
@@ -99,21 +99,38 @@ fuzz: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m tests.bench.loopback $(BENCH_ARGS)
 
+IS_312 := import sys, venv; sys.exit(sys.version_info[:2] != (3, 12))
+
+# PYTHON312=... is looked at before anything is built, and where .venv-peers is there already.
+peers-python:
+ifneq ($(PYTHON312),)
+	@'$(PYTHON312)' -c '$(IS_312)' || { \
+	    echo "error: PYTHON312=$(PYTHON312) is no Python 3.12 with its venv module" >&2; \
+	    exit 1; \
+	}
+	@home='import sys; print(sys.base_prefix)'; \
+	if [ -x $(PEERS_VENV)/bin/python ] && \
+	    [ "$$('$(PYTHON312)' -c "$$home")" != "$$($(PEERS_VENV)/bin/python -c "$$home")" ]; then \
+	    echo "error: $(PEERS_VENV) was made with another Python than PYTHON312=$(PYTHON312);" \
+	        "remove it to have it made anew: rm -rf $(PEERS_VENV)" >&2; \
+	    exit 1; \
+	fi
+endif
+
 # The peers need Python 3.12: PYTHON312=..., python3.12 on PATH, or pyenv's newest. pyenv is looked
 # for in the account's own home too, since an emptied environment may name another HOME.
-$(PEERS_VENV)/bin/python:
+$(PEERS_VENV)/bin/python: | peers-python
 	@set -eu; \
-	is_312='import sys, venv; sys.exit(sys.version_info[:2] != (3, 12))'; \
 	home=$$(getent passwd "$$(id -u)" | cut -d: -f6); \
 	for python in $(if $(PYTHON312),'$(PYTHON312)',python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python \
 	        "$$home"/.pyenv/versions/3.12*/bin/python) none; do \
 	    if [ "$$python" = none ]; then \
 	        echo "error: the other implementations need Python 3.12 with its venv module, and there is none:" \
-	            "$(if $(PYTHON312),$(PYTHON312) is not one,no python3.12 on PATH or in pyenv). Install one (pyenv install 3.12)," \
+	            "no python3.12 on PATH or in pyenv. Install one (pyenv install 3.12)," \
 	            "or name it: make interop PYTHON312=/path/to/python3.12" >&2; \
 	        exit 1; \
 	    fi; \
-	    if "$$python" -c "$$is_312" 2>/dev/null; then break; fi; \
+	    if "$$python" -c '$(IS_312)' 2>/dev/null; then break; fi; \
 	done; \
 	rm -rf '$(PEERS_VENV)'; \
 	"$$python" -m venv '$(PEERS_VENV)'
@@ -123,7 +140,7 @@ $(PEERS_STAMP): $(PEERS_PINS) | $(PEERS_VENV)/bin/python
 	@$(PEERS_VENV)/bin/python $(PIP) $(addprefix --requirement ,$(PEERS_PINS))
 	@touch $@
 
-interop: $(STAMP) $(PEERS_STAMP)
+interop: peers-python $(PEERS_VENV)/bin/python $(STAMP) $(PEERS_STAMP)
 	@$(PY) -m interop --python $(PEERS_VENV)/bin/python $(INTEROP_ARGS)
 
 $(HF_VENV)/bin/python:

@@ -11,14 +11,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from interop.harness.cases import Case, Outcome, Result
 from interop.harness.expected import Expected, load
 from interop.harness.matrix import PeerReport, write
 from interop.harness.one import registry
 from interop.harness.stage import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PEERS = ("aiomoqt", "moq_rs")
 LOGS = ROOT.parent / "build" / "interop"
@@ -131,6 +136,46 @@ def tell(run: Run, *, verbose: bool) -> None:
         print(f"        logs: {(LOGS / run.peer / run.case.name).relative_to(ROOT.parent)}")
 
 
+def summary(runs: Sequence[Run]) -> str:
+    """Return how many cases gave what, and whether that was expected."""
+    results = Counter(run.outcome.result for run in runs)
+    words = {
+        Result.PASS: "pass",
+        Result.LIMIT: "limit" if results[Result.LIMIT] == 1 else "limits",
+        Result.NOT_APPLICABLE: "not applicable",
+        Result.FAIL: "fail",
+    }
+    counts = [f"{results[result]} {word}" for result, word in words.items() if results[result]]
+    unexpected = sum(not run.is_expected for run in runs)
+    how = f"{unexpected} otherwise than expected" if unexpected else "all as expected"
+    return f"{len(runs)} cases: {', '.join(counts)}; {how}"
+
+
+def chosen(peers: Sequence[str], parts: Sequence[str]) -> list[tuple[str, Case, Expected]]:
+    """Return the cases of `peers` whose names contain one of `parts`, all if there are none.
+
+    Raises: ValueError for a part that is in no name, and for a bad expected.toml.
+    """
+    found: list[tuple[str, Case, Expected]] = []
+    for peer in peers:
+        cases = registry(peer).cases
+        expected = load(peer, (case.name for case in cases))
+        found += [(peer, case, expected[case.name]) for case in cases]
+    for part in parts:
+        if not any(part in case.name for _, case, _ in found):
+            raise ValueError(
+                f"--case {part}: no case of {', '.join(peers)} has that in its name; --list tells"
+                " the names"
+            )
+    return [each for each in found if not parts or any(part in each[1].name for part in parts)]
+
+
+def clear_logs(folders: Sequence[Path]) -> None:
+    """Remove the logs of the cases that are about to run; those of others stay."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m interop", description=__doc__)
@@ -145,36 +190,25 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Run; return the exit code: 0 when every case gave what is expected."""
     options = parse_arguments(arguments)
-    todo: list[tuple[str, Case, Expected]] = []
-    versions = {}
-    for peer in options.peer or PEERS:
-        cases = registry(peer).cases
-        expected = load(peer, (case.name for case in cases))
-        versions[peer] = pinned_versions(peer, options.python)
-        todo += [
-            (peer, case, expected[case.name])
-            for case in cases
-            if not options.case or any(part in case.name for part in options.case)
-        ]
-    if not todo:
-        print("error: no case has such a name", file=sys.stderr)
-        return 2
+    peers = options.peer or PEERS
+    todo = chosen(peers, options.case)
     if options.list:
         print(*(f"{peer}/{case.name}" for peer, case, _ in todo), sep="\n")
         return 0
-    shutil.rmtree(LOGS, ignore_errors=True)
+    versions = {peer: pinned_versions(peer, options.python) for peer in peers}
+    is_whole = not options.peer and not options.case
+    clear_logs([LOGS] if is_whole else [LOGS / peer / case.name for peer, case, _ in todo])
     runs = asyncio.run(run_all(todo, options.python.absolute(), options.verbose))
     unexpected = [run for run in runs if not run.is_expected]
-    passed = sum(run.outcome.result is Result.PASS for run in runs)
-    print(f"{len(runs)} cases: {passed} pass, {len(unexpected)} otherwise than expected")
+    print(summary(runs))
     if unexpected:
         return 1
-    if not options.peer and not options.case:
+    if is_whole:
         reports = [
             PeerReport(
                 peer,
                 versions[peer],
-                [(run.case, run.outcome, run.expected.reason) for run in runs if run.peer == peer],
+                [(run.case, run.expected) for run in runs if run.peer == peer],
             )
             for peer in PEERS
         ]

@@ -14,13 +14,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Expected", "load"]
 
+KINDS = ("control", "setup", "request", "subgroup", "fetch", "datagram")
+"""Those of `python -m moqt.tools.dump`."""
+
+SENDERS = ("the peer", "us")
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The outcome that a case must have. `reason`: what a limit means and what ours does then."""
+    """The outcome that a case must have. `reason`: what a limit means and what ours does then.
+
+    `evidence_kind`: what `python -m moqt.tools.dump --kind` takes the evidence for;
+    `evidence_from`: who sent it. Both are empty where there is none.
+    """
 
     outcome: Outcome
     reason: str = ""
+    evidence_kind: str = ""
+    evidence_from: str = ""
 
 
 def load(peer: str, names: Iterable[str]) -> Mapping[str, Expected]:
@@ -42,12 +53,20 @@ def load(peer: str, names: Iterable[str]) -> Mapping[str, Expected]:
 def _read(where: str, entry: Mapping[str, str]) -> Expected:
     if entry == {"result": "pass"}:
         return Expected(Outcome(Result.PASS))
-    members = entry.keys() - {"evidence"}
+    described = {"evidence", "evidence_kind", "evidence_from"}
+    members = entry.keys() - described
     results = (Result.LIMIT.value, Result.NOT_APPLICABLE.value)
     if members != {"result", "observed", "reason"} or entry["result"] not in results:
         raise ValueError(
             f'{where}: expected result = "pass", or result = "limit" or "n/a" with observed, '
-            "reason and, where the peer sent any, evidence"
+            "reason and, where octets show it, evidence"
+        )
+    is_told = entry.get("evidence_kind") in KINDS and entry.get("evidence_from") in SENDERS
+    if described & entry.keys() and not (described <= entry.keys() and is_told):
+        raise ValueError(
+            f"{where}: evidence has evidence_kind, one of {', '.join(KINDS)}, and evidence_from, "
+            f"one of {', '.join(SENDERS)}"
         )
     outcome = Outcome(Result(entry["result"]), entry["observed"], entry.get("evidence", ""))
-    return Expected(outcome, entry["reason"])
+    kind, sender = (entry.get(name, "") for name in ("evidence_kind", "evidence_from"))
+    return Expected(outcome, entry["reason"], kind, sender)

@@ -14,10 +14,11 @@ from interop.harness.cases import Direction, Result
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from interop.harness.cases import Case, Outcome
+    from interop.harness.cases import Case
+    from interop.harness.expected import Expected
 
 __all__ = ["PeerReport", "write"]
 
@@ -28,8 +29,8 @@ class PeerReport:
 
     peer: str
     versions: Mapping[str, str]
-    results: Sequence[tuple[Case, Outcome, str]]
-    """Case, outcome, and the reason for a limit."""
+    results: Sequence[tuple[Case, Expected]]
+    """Each case and what came of it, which is what was expected: else no matrix is written."""
 
 
 def write(folder: Path, reports: Sequence[PeerReport]) -> None:
@@ -52,14 +53,20 @@ def _peer(report: PeerReport) -> dict[str, Any]:
                 "title": case.title,
                 "direction": case.direction.name.lower().replace("_", "-"),
                 "source": case.source,
-                "result": outcome.result.value,
-                **({"observed": outcome.observed} if outcome.observed else {}),
-                **({"evidence": outcome.evidence} if outcome.evidence else {}),
-                **({"reason": reason} if reason else {}),
+                "result": found.outcome.result.value,
+                **{name: text for name, text in _details(found) if text},
             }
-            for case, outcome, reason in report.results
+            for case, found in report.results
         ],
     }
+
+
+def _details(found: Expected) -> Iterator[tuple[str, str]]:
+    yield "observed", found.outcome.observed
+    yield "evidence", found.outcome.evidence
+    yield "evidence_kind", found.evidence_kind
+    yield "evidence_from", found.evidence_from
+    yield "reason", found.reason
 
 
 def _markdown(reports: Sequence[PeerReport]) -> list[str]:
@@ -73,7 +80,7 @@ def _markdown(reports: Sequence[PeerReport]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for report in reports:
-        results = [outcome.result for _, outcome, _ in report.results]
+        results = [found.outcome.result for _, found in report.results]
         lines.append(
             f"| {_versions(report)} | {len(results)} | {results.count(Result.PASS)} "
             f"| {results.count(Result.LIMIT)} | {results.count(Result.NOT_APPLICABLE)} |"
@@ -92,10 +99,9 @@ def _markdown(reports: Sequence[PeerReport]) -> list[str]:
                 "| case | what | source | result |",
                 "|---|---|---|---|",
             ]
-            lines += [
-                f"| {case.name} | {_cell(case.title)} | {case.source} | {outcome.result.value} |"
-                for case, outcome, _ in rows
-            ]
+            for case, found in rows:
+                result = found.outcome.result.value
+                lines.append(f"| {case.name} | {_cell(case.title)} | {case.source} | {result} |")
         lines += _findings(report, Result.LIMIT, "Limits")
         lines += _findings(report, Result.NOT_APPLICABLE, "Not applicable")
     return lines
@@ -106,12 +112,13 @@ def _versions(report: PeerReport) -> str:
 
 
 def _findings(report: PeerReport, result: Result, title: str) -> list[str]:
-    found = [row for row in report.results if row[1].result is result]
-    lines = ["", f"### {title}"] if found else []
-    for case, outcome, reason in found:
-        lines += ["", f"**{case.name}**: {reason}", "", f"- seen: {outcome.observed}"]
-        if outcome.evidence:
-            lines.append(f"- octets: `{outcome.evidence}`")
+    rows = [row for row in report.results if row[1].outcome.result is result]
+    lines = ["", f"### {title}"] if rows else []
+    for case, found in rows:
+        lines += ["", f"**{case.name}**: {found.reason}", "", f"- seen: {found.outcome.observed}"]
+        if found.outcome.evidence:
+            kind = f"`{found.evidence_kind}`, from {found.evidence_from}"
+            lines.append(f"- octets ({kind}): `{found.outcome.evidence}`")
     return lines
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.__main__ import PEERS, Run, pinned_versions, tell
+from interop.__main__ import PEERS, Run, chosen, clear_logs, pinned_versions, summary, tell
 from interop.content.track_content import Collected, payload, whole
 from interop.harness import expected as expectations
 from interop.harness import matrix
@@ -29,9 +29,11 @@ from interop.harness.processes import PeerProcess
 from interop.harness.stage import ROOT, Stage
 from interop.harness.tap import failure
 from interop.harness.wiretap import Wiretap
+from moqt.tools.dump import main as dump
 
 PASS = Outcome(Result.PASS)
 LIMIT = Outcome(Result.LIMIT, "NOT_SUPPORTED", "0500")
+LIMIT_TEXT = '[fetch]\nresult = "limit"\nobserved = "x"\nreason = "y"\n'
 
 
 async def nothing(stage: Stage) -> None:
@@ -58,19 +60,25 @@ def test_committed_matrix_is_that_of_the_cases_and_what_they_must_give(peer: str
         assert written["result"] == outcome.result.value
         assert written.get("observed", "") == outcome.observed
         assert written.get("evidence", "") == outcome.evidence
+        assert written.get("evidence_kind", "") == expected[case.name].evidence_kind
+        assert written.get("evidence_from", "") == expected[case.name].evidence_from
         assert written.get("reason", "") == expected[case.name].reason
     page = (ROOT / "matrix.md").read_text()
     assert all(f"| {case.name} |" in page for case in cases)
 
 
 def test_matrix_is_the_same_for_the_same_results(tmp_path: Path) -> None:
-    report = matrix.PeerReport("peer", {"peer": "1.0"}, [(CASE, LIMIT, "It has no FETCH.")])
+    report = matrix.PeerReport(
+        "peer",
+        {"peer": "1.0"},
+        [(CASE, Expected(LIMIT, "It has no FETCH.", "request", "the peer"))],
+    )
     matrix.write(tmp_path, [report])
     first = [(tmp_path / name).read_bytes() for name in ("matrix.md", "matrix.json")]
     matrix.write(tmp_path, [report])
     assert first == [(tmp_path / name).read_bytes() for name in ("matrix.md", "matrix.json")]
     assert b"It has no FETCH." in first[0]
-    assert b"`0500`" in first[0]
+    assert b"- octets (`request`, from the peer): `0500`\n" in first[0]
     assert json.loads(first[1])["peers"][0]["cases"][0]["evidence"] == "0500"
 
 
@@ -103,6 +111,12 @@ def test_anything_else_than_expected_is_told(
         ('[fetch]\nresult = "limit"\n', 'expected result = "pass"'),
         ('[fetch]\nresult = "fail"\nobserved = "x"\nreason = "y"\n', 'expected result = "pass"'),
         ('[fetch]\nresult = "pass"\nreason = "y"\n', 'expected result = "pass"'),
+        (f"{LIMIT_TEXT}evidence = '00'\n", "evidence has evidence_kind"),
+        (f"{LIMIT_TEXT}evidence_kind = 'request'\n", "evidence has evidence_kind"),
+        (
+            f"{LIMIT_TEXT}evidence = '00'\nevidence_kind = 'x'\nevidence_from = 'us'\n",
+            "evidence has evidence_kind",
+        ),
     ],
 )
 def test_expected_results_must_be_whole(
@@ -113,6 +127,50 @@ def test_expected_results_must_be_whole(
     (tmp_path / "peer" / "expected.toml").write_text(text)
     with pytest.raises(ValueError, match=problem):
         load("peer", ["fetch"])
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_evidence_reads_as_what_it_is_said_to_be(
+    peer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [case.name for case in registry(peer).cases]
+    found = [each for each in load(peer, names).values() if each.outcome.evidence]
+    assert found
+    for each in found:
+        assert dump(["--kind", each.evidence_kind, each.outcome.evidence]) == 0, each
+        assert capsys.readouterr().out.startswith("@0 ")
+
+
+def test_the_summary_counts_each_result() -> None:
+    def run(outcome: Outcome, expected: Outcome) -> Run:
+        return Run("aiomoqt", CASE, Expected(expected), outcome, 1.0)
+
+    not_applicable = Outcome(Result.NOT_APPLICABLE, "x")
+    runs = [
+        run(PASS, PASS),
+        run(PASS, PASS),
+        run(LIMIT, LIMIT),
+        run(not_applicable, not_applicable),
+    ]
+    assert summary(runs) == "4 cases: 2 pass, 1 limit, 1 not applicable; all as expected"
+    runs = [run(PASS, PASS), run(PASS, LIMIT), run(Outcome(Result.FAIL, "x"), PASS)]
+    assert summary(runs) == "3 cases: 2 pass, 1 fail; 2 otherwise than expected"
+
+
+def test_cases_are_chosen_by_parts_of_their_names() -> None:
+    some = chosen(PEERS, ["fetch-range", "cache-late"])
+    assert {peer for peer, _, _ in some} == set(PEERS)
+    assert all("fetch-range" in case.name or "cache-late" in case.name for _, case, _ in some)
+    assert len(chosen(PEERS, [])) > len(some) > 2
+    with pytest.raises(ValueError, match=r"--case nosuch: no case of aiomoqt .*--list"):
+        chosen(["aiomoqt"], ["fetch", "nosuch"])
+
+
+def test_only_the_logs_of_cases_that_run_go(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    clear_logs([tmp_path / "one", tmp_path / "none"])
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_python_without_the_pinned_packages_is_refused() -> None:
