@@ -72,7 +72,9 @@ async def _roundtrip(stage: Stage) -> None:
             Producer.connect(
                 target.url,
                 scope=scope,
+                ca=target.ca,
                 insecure=target.tls_disable_verify,
+                auth_tokens=target.tokens,
                 config=ProducerConfig(namespace_form=form),
                 transport_config=stage.transport_config(),
             )
@@ -84,7 +86,9 @@ async def _roundtrip(stage: Stage) -> None:
             Consumer.connect(
                 target.url,
                 scope=scope,
+                ca=target.ca,
                 insecure=target.tls_disable_verify,
+                auth_tokens=target.tokens,
                 config=ConsumerConfig(
                     namespace_form=form,
                     recovery_deadline_s=RECOVERY_S,

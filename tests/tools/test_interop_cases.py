@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ from kvcs.interop_client import roundtrip
 from kvcs.interop_client.main import CASES
 from kvcs.names import NamespaceForm
 from moqt.events import ObjectReceived
+from moqt.session.control import Control
 from moqt.tools.relay_test.case import Case, CaseFailed, Stage, Target
 from moqt.tools.relay_test.content import Received, locations, new_namespace, payload
 from moqt.tools.relay_test.run import run_cases
 from moqt.tools.relay_test.tap import TapWriter
+from tests.asyncio.endpoints import serving
 from tests.tools.eager_relay import EagerRelay, relaying
 
 if TYPE_CHECKING:
@@ -109,6 +112,49 @@ async def test_a_relay_that_says_nothing_fails_in_time(certificate: CertificateP
     assert found["received"] == '"nothing more within 1.5 s"'
     assert found["message"] == '"the relay takes no PUBLISH_NAMESPACE"'
     assert "connection_id" in found
+
+
+async def test_how_far_connecting_came_is_said(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with relaying(certificate) as relay:
+        monkeypatch.setattr(Control, "flush", lambda _self: None)
+        found = await diagnosis(relay.url, "setup-only", SHORT_S)
+    assert found["received"] == '"nothing more within 1.5 s (QUIC handshake done, no SETUP)"'
+    assert "connection_id" in found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"moqt://127.0.0.1:{silent.getsockname()[1]}"
+        found = await diagnosis(url, "setup-only", SHORT_S)
+    assert found["received"] == '"nothing more within 1.5 s (QUIC handshake not done)"'
+    assert "connection_id" in found
+
+
+async def test_a_certificate_that_is_not_trusted_comes_with_the_options(
+    certificate: CertificatePair,
+) -> None:
+    out = io.StringIO()
+    async with relaying(certificate) as relay:
+        await run_cases([select("setup-only")], Target(relay.url), TapWriter(out), verbose=False)
+        assert "not trusted by the public CAs" in out.getvalue()
+        assert "hint: --ca FILE names what to trust; --tls-disable-verify" in out.getvalue()
+        target = Target(relay.url, ca=certificate.certificate)
+        case = replace(select("kvcs-roundtrip"), timeout_s=AMPLE_S)
+        assert await run_cases([case], target, TapWriter(out), verbose=False), out.getvalue()
+
+
+async def test_tokens_go_with_sessions_and_requests(certificate: CertificatePair) -> None:
+    policy = moqt.KnownTokens([moqt.AuthToken(0, b"s3cret")])
+    case = replace(select("subscribe-error"), timeout_s=AMPLE_S)
+    found = []
+    async with serving(certificate, token_policy=policy) as server:
+        url = f"moqt://127.0.0.1:{server.port}"
+        for tokens in ((), (moqt.AuthToken(0, b"s3cret"),)):
+            out = io.StringIO()
+            target = Target(url, ca=certificate.certificate, tokens=tokens)
+            assert await run_cases([case], target, TapWriter(out), verbose=False)
+            found += re.findall(r'request_error: "(\w+) ', out.getvalue())
+    assert found == ["UNAUTHORIZED", "DOES_NOT_EXIST"]
 
 
 async def test_a_refusal_is_named_with_its_code(certificate: CertificatePair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import socket
 import subprocess
 import sys
 import tomllib
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvcs.interop_client.main import CASES, run
+from moqt.session.authorization import AuthToken
 from moqt.tools.relay_test import cases
 from moqt.tools.relay_test.main import Settings, main, read_settings
 from moqt.tools.relay_test.tap import TapWriter
 
 if TYPE_CHECKING:
+    from moqt.tls import CertificatePair
     from moqt.tools.relay_test.case import Case
 
 VARIABLES = ("RELAY_URL", "TESTCASE", "TLS_DISABLE_VERIFY", "VERBOSE", "QLOG_DIR")
@@ -71,9 +74,7 @@ def test_what_a_relay_says_cannot_break_the_stream() -> None:
 
 
 def test_defaults() -> None:
-    assert read_settings([], {}) == Settings(
-        "moqt://localhost:4443", None, False, False, False, None
-    )
+    assert read_settings([], {}) == Settings("moqt://localhost:4443", (), False, False, False, None)
 
 
 def test_environment_is_read() -> None:
@@ -87,7 +88,7 @@ def test_environment_is_read() -> None:
             "QLOG_DIR": "logs",
         },
     )
-    assert found == Settings("moqt://relay:1", "setup-only", False, True, True, Path("logs"))
+    assert found == Settings("moqt://relay:1", ("setup-only",), False, True, True, Path("logs"))
 
 
 def test_arguments_win_over_the_environment() -> None:
@@ -96,13 +97,13 @@ def test_arguments_win_over_the_environment() -> None:
         ["-r", "moqt://b:2", "-t", "fetch-range", "-v", "--tls-disable-verify", "--qlog", "q"],
         environment | {"TLS_DISABLE_VERIFY": "0", "VERBOSE": "0"},
     )
-    assert found == Settings("moqt://b:2", "fetch-range", False, True, True, Path("q"))
+    assert found == Settings("moqt://b:2", ("fetch-range",), False, True, True, Path("q"))
 
 
 @pytest.mark.parametrize("value", ["", "0", "false"])
 def test_switches_are_set_by_one_alone(value: str) -> None:
     found = read_settings([], {"TLS_DISABLE_VERIFY": value, "VERBOSE": value, "TESTCASE": ""})
-    assert found == Settings("moqt://localhost:4443", None, False, False, False, None)
+    assert found == Settings("moqt://localhost:4443", (), False, False, False, None)
 
 
 def test_list_is_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,10 +134,59 @@ def test_webtransport_is_not_supported(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_is_no_address_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(CASES, ["--relay", "localhost:4443"]) == 1
-    assert capsys.readouterr().out.endswith(
-        "Bail out! not an address: expected moqt://host[:port][/path]\n"
+    assert main(CASES, ["--relay", "localhost:4443"]) == 2
+    out = capsys.readouterr().out
+    assert out.endswith("Bail out! not an address: expected moqt://host[:port][/path]\n")
+    assert "1.." not in out, "there is nothing to run"
+
+
+def test_a_folder_for_traces_that_cannot_be_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(CASES, ["--relay", "moqt://h", "--qlog", __file__]) == 2
+    assert "a file, expected a folder" in capsys.readouterr().out
+
+
+def test_tests_may_be_named_more_than_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_settings(["-t", "a", "-t", "b"], {"TESTCASE": "c"}).tests == ("a", "b")
+    assert main(CASES, ["-t", "setup-only", "-t", "a", "-t", "b"]) == 127
+    out = capsys.readouterr().out
+    assert "1..2\nok 1 - a # SKIP" in out
+    assert "ok 2 - b # SKIP" in out
+
+
+def test_a_switch_that_is_not_heeded_is_remarked_on() -> None:
+    found = read_settings([], {"TLS_DISABLE_VERIFY": "true"})
+    assert not found.tls_disable_verify
+    assert found.remarks == ("TLS_DISABLE_VERIFY=true is not heeded: only 1 sets it",)
+
+
+def test_trust_and_tokens_come_from_files(certificate: CertificatePair, tmp_path: Path) -> None:
+    trust, token = tmp_path / "ca.pem", tmp_path / "token"
+    trust.write_bytes(certificate.certificate)
+    token.write_text(" s3cret\n")
+    found = read_settings(
+        ["--ca", str(trust), "--token-file", str(token)], {"TLS_DISABLE_VERIFY": "1"}
     )
+    assert found.ca == certificate.certificate
+    assert found.tokens == (AuthToken(0, b"s3cret"),)
+    assert not found.tls_disable_verify, "the argument wins"
+    assert "s3cret" not in repr(found)
+
+
+def test_an_end_by_sigterm_is_said() -> None:
+    """A peer that is silent holds it until the signal comes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"moqt://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "moqt.tools.relay_test", "--tls-disable-verify", "-r", url]
+        with subprocess.Popen(
+            [*command, "-t", "fetch-range"], stdout=subprocess.PIPE, text=True
+        ) as client:
+            silent.settimeout(60)
+            silent.recv(2048)  # it runs
+            client.terminate()
+            out, _ = client.communicate(timeout=60)
+    assert out.endswith("Bail out! terminated\n")
+    assert client.returncode == 143
 
 
 def test_a_wrong_argument_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,11 +32,17 @@ class CaseFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The relay under test. `tls_disable_verify`: trust whatever certificate it shows."""
+    """The relay under test. `tls_disable_verify`: trust whatever certificate it shows.
+
+    `ca`: the certificates to trust, PEM; None: the public ones. `tokens` authorize every session
+    and request.
+    """
 
     url: str
     tls_disable_verify: bool = False
     qlog_dir: Path | None = None
+    ca: bytes | None = None
+    tokens: tuple[moqt.AuthToken, ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,7 +61,8 @@ class Stage:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     """Further diagnostics, shown whether the test passes or not."""
-    is_connecting: bool = False
+    connecting: moqt.ConnectProgress | None = None
+    """Of the connection that is being made."""
     was_connected: bool = False
     started_at: float = field(default_factory=time.monotonic)
 
@@ -68,6 +75,9 @@ class Stage:
 
     def failed(self, received: str) -> CaseFailed:
         """Return the failure that came of what the test waits for now."""
+        if self.connecting is not None:
+            how_far = "done, no SETUP" if self.connecting.is_quic_ready else "not done"
+            received = f"{received} (QUIC handshake {how_far})"
         if self.progress is not None:
             received = f"{received} ({self.progress()})"
         return CaseFailed(expected=self.expected, received=received, message=self.meaning)
@@ -85,21 +95,29 @@ class Stage:
         Raises: what `moqt.connect` raises; CaseFailed when the session was lost meanwhile.
         """
         self.expect("SETUP", f"no session for the {role}")
-        self.is_connecting = True
-        async with moqt.connect(
-            self.target.url,
-            insecure=self.target.tls_disable_verify,
-            directory=directory,
-            transport_config=self.transport_config(),
-        ) as session:
-            self.is_connecting = False
-            self.connected(role, session)
-            yield session
-            if session.end is not None:
-                raise CaseFailed(
-                    expected=f"a session of the {role} that lasts until the test closes it",
-                    received=f"end by the relay: {session.end.code.name} {session.end.reason}",
-                )
+        self.connecting = progress = moqt.ConnectProgress()
+        try:
+            async with moqt.connect(
+                self.target.url,
+                ca=self.target.ca,
+                insecure=self.target.tls_disable_verify,
+                directory=directory,
+                transport_config=self.transport_config(),
+                tokens=self.target.tokens,
+                request_tokens=self.target.tokens,
+                progress=progress,
+            ) as session:
+                self.connecting = None
+                self.connected(role, session)
+                yield session
+                if session.end is not None:
+                    raise CaseFailed(
+                        expected=f"a session of the {role} that lasts until the test closes it",
+                        received=f"end by the relay: {session.end.code.name} {session.end.reason}",
+                    )
+        finally:  # whatever came of it: traces are found by the ID
+            if progress.connection_id is not None:
+                self.connection_ids[role] = progress.connection_id.hex()
         self.note(f"{role} closed")
 
     def connected(self, role: str, session: moqt.MoqtSession) -> None:

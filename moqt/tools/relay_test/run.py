@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from moqt.errors import ConnectFailed, MoqtError
+from moqt.tools.hints import connect_hint
 from moqt.tools.relay_test.case import CLIENT, CaseFailed, Stage, describe
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ async def _run_case(case: Case, stage: Stage) -> CaseFailed | None:
     except CaseFailed as failure:
         return failure
     except ConnectFailed as error:
-        return CaseFailed(expected=stage.expected, received=error.reason, message=str(error))
+        hint = connect_hint(error, insecure="--tls-disable-verify")
+        message = f"{error} (hint: {hint})"
+        return CaseFailed(expected=stage.expected, received=error.reason, message=message)
     except MoqtError as error:
         return stage.failed(describe(error))
     except TimeoutError:

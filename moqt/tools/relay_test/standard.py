@@ -71,6 +71,7 @@ async def subscribe_error(stage: Stage) -> None:
                 )
         except errors.RequestRejected as error:
             stage.note(f"refused: {error}")
+            stage.facts["request_error"] = f"{error.code.name} (0x{int(error.code):x})"
 
 
 async def announce_subscribe(stage: Stage) -> None:

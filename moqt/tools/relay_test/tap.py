@@ -24,12 +24,16 @@ class TapWriter:
         self._out = out
         self._number = 0
 
-    def begin(self, tests: int, *comments: str, skip: str = "") -> None:
-        """Write the version, comments and the plan; `skip` says why there is no test at all."""
+    def begin(self, tests: int | None, *comments: str, skip: str = "") -> None:
+        """Write the version, comments and the plan; `skip` says why there is no test at all.
+
+        `tests` None: no plan, since nothing can be tested.
+        """
         self._line("TAP version 14")
         for comment in comments:
             self.comment(comment)
-        self._line(f"1..{tests}" + (f" # SKIP {printable(skip)}" if skip else ""))
+        if tests is not None:
+            self._line(f"1..{tests}" + (f" # SKIP {printable(skip)}" if skip else ""))
 
     def comment(self, text: str) -> None:
         """Write a comment; harnesses ignore it."""
