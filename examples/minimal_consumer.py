@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import sys
 
-from kvcs import Consumer, Descriptor, Scope
+from kvcs import Consumer, Descriptor, KvcsError, Scope
+from moqt.errors import MoqtError
 
 DESCRIPTOR = Descriptor(
     model="example", layers=4, block_tokens=16, kv_heads=2, head_dim=64, dtype="bfloat16"
@@ -13,8 +14,8 @@ TOKENS = range(1000, 1128)
 
 
 async def main(port: int) -> None:
-    url, scope = f"moqt://localhost:{port}/", Scope.from_file("scope.key")
-    async with Consumer.connect(url, scope=scope, ca="tls.pem") as consumer:
+    url, scope = f"moqt://localhost:{port}/", Scope.from_file("minimal.key")
+    async with Consumer.connect(url, scope=scope, ca="minimal.pem") as consumer:
         retrieval = await consumer.retrieve(DESCRIPTOR, list(TOKENS))
         async for layer in retrieval:  # in layer order, verified, while later ones still come
             assert layer.v is not None  # a model may have layers of K alone
@@ -23,4 +24,7 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 4443))
+    try:
+        asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 4433))
+    except (OSError, KvcsError, MoqtError) as error:
+        sys.exit(f"error: {error} (does minimal_producer.py run in this folder?)")

@@ -24,9 +24,9 @@ def prefill_layer(layer: int) -> np.ndarray:
 
 def leave_keys(scope: Scope, pair: CertificatePair) -> None:
     """Leave beside us what a consumer needs: the secret, and the certificate to trust."""
-    Path("scope.key").unlink(missing_ok=True)
-    scope.save("scope.key")
-    Path("tls.pem").write_bytes(pair.certificate)
+    Path("minimal.key").unlink(missing_ok=True)
+    scope.save("minimal.key")
+    Path("minimal.pem").write_bytes(pair.certificate)
 
 
 async def main(port: int) -> None:
@@ -48,6 +48,8 @@ async def main(port: int) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 4443))
+        asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 4433))
     except KeyboardInterrupt:
         print("stopped")
+    except OSError as error:
+        sys.exit(f"error: {error.strerror or error}")

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 from examples import minimal_consumer, minimal_producer
+from kvcs import Scope
+from moqt.tls import generate_certificate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_S = 60
@@ -58,7 +60,7 @@ def test_the_consumer_prints_the_layers_that_the_producer_made(tmp_path: Path) -
 
 
 def test_a_producer_whose_port_is_taken_leaves_the_keys_of_the_other(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("scope.key", "tls.pem")]
+    files = [tmp_path / name for name in ("minimal.key", "minimal.pem")]
     for file in files:
         file.write_text("the other's")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
@@ -73,8 +75,38 @@ def test_a_producer_whose_port_is_taken_leaves_the_keys_of_the_other(tmp_path: P
             check=False,
         )
     assert ended.returncode == 1
-    assert "cannot listen on localhost:" in ended.stderr
+    assert re.fullmatch(r"error: cannot listen on localhost:\d+: .*in use\n", ended.stderr)
     assert [file.read_text() for file in files] == ["the other's"] * 2
+
+
+def test_a_consumer_without_a_producer_says_so_in_one_line(tmp_path: Path) -> None:
+    def consume() -> str:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        ended = subprocess.run(
+            command("minimal_consumer.py", str(port)),
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout) == (1, "")
+        return ended.stderr
+
+    asked = r" \(does minimal_producer\.py run in this folder\?\)\n"
+    assert re.fullmatch(rf"error: .*'minimal\.key'{asked}", consume())
+    leave_keys(tmp_path)
+    assert re.fullmatch(rf"error: cannot connect to localhost:\d+: .*{asked}", consume())
+
+
+def leave_keys(folder: Path) -> None:
+    """What a producer that has ended leaves."""
+    Scope.generate().save(folder / "minimal.key")
+    pair = generate_certificate(["localhost"])
+    (folder / "minimal.pem").write_bytes(pair.certificate)
 
 
 def test_both_are_short_and_speak_of_the_same_cache() -> None:
