@@ -21,7 +21,7 @@ from kvcs.trust import Trust
 from moqt.errors import ResourceBusy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from types import TracebackType
 
     from kvcs.attempts import Recompute
@@ -90,6 +90,11 @@ class Retrieval:
     def is_signed(self) -> bool:
         """Whether the publication has a signed manifest (checked where there are trusted keys)."""
         return self._collector.feed.manifests.is_signed
+
+    @property
+    def key_id(self) -> bytes | None:
+        """The kid of the manifest's signature; None: it has none."""
+        return self._collector.feed.manifests.key_id
 
     @property
     def is_over(self) -> bool:
@@ -193,6 +198,7 @@ class Consumer:
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
         auth_tokens: Sequence[AuthToken] = (),
+        trusted_authorities: Collection[str] = (),
     ) -> AsyncIterator[Consumer]:
         """Connect to a server or relay; leaving it closes all retrievals and the session.
 
@@ -200,7 +206,8 @@ class Consumer:
         anyone, and warns. `trusted_keys`: signed manifests must hold against one of them.
         `require_signature`: unsigned publications are refused, and layers are usable only once a
         signed manifest lists their digests. `auth_tokens` authorize the session with this endpoint
-        and each request to it; they are sent to no other one (MOQT-22 8.9).
+        and each request to it; of those that peers or `sources` name, only `trusted_authorities`
+        get them too, each "host:port" (MOQT-22 8.9).
         Raises: what `moqt.connect` raises; ValueError for `require_signature` without keys.
         """
         config = config or ConsumerConfig()
@@ -213,6 +220,7 @@ class Consumer:
             session_config=session_config,
             transport_config=transport_config,
             auth_tokens=auth_tokens,
+            trusted_authorities=trusted_authorities,
         )
         consumer = cls(endpoints, scope=scope, config=config)
         try:

@@ -54,6 +54,8 @@ class ManifestFeed:
         config: ConsumerConfig,
     ) -> None:
         self.is_signed = False
+        self.key_id: bytes | None = None
+        """The kid of the newest manifest; None: it is not signed, or none has come."""
         self._session = session
         self._namespace = namespace
         self._compatibility_id = compatibility_id
@@ -208,18 +210,19 @@ class ManifestFeed:
             raise ManifestInvalid("$", "the Object is empty")
         octets = bytes(payload)
 
-        def read() -> Manifest:
+        def read() -> tuple[Manifest, bytes | None]:
             return self._trust.read(
                 octets, is_signed=self.is_signed, compatibility_id=self._compatibility_id
             )
 
         if len(octets) >= self._config.thread_octets:
-            manifest = await asyncio.to_thread(read)
+            manifest, key_id = await asyncio.to_thread(read)
         else:
-            manifest = read()
+            manifest, key_id = read()
         if self._latest is not None:
             check_successor(self._latest, manifest)
         self._version = group_id
         self._renewals = 0
         self._latest = manifest
+        self.key_id = key_id
         return manifest

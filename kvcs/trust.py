@@ -33,13 +33,16 @@ class Trust:
 
     def read(
         self, octets: bytes | memoryview, *, is_signed: bool, compatibility_id: bytes
-    ) -> Manifest:
+    ) -> tuple[Manifest, bytes | None]:
         """Return the manifest of one Object of a manifest track, checked as KVCS 3.6 demands.
 
+        With it the kid that it is signed with, None when it is not signed.
         Raises: ManifestInvalid, CompatibilityMismatch, SignatureInvalid, UnknownKey.
         """
+        key_id: bytes | None = None
         if is_signed:
             signed = SignedManifest.parse(octets)
+            key_id = signed.key_id
             text: bytes | memoryview = (
                 signed.payload if self.keys is None else signed.verify(self.keys)
             )
@@ -48,7 +51,7 @@ class Trust:
             text = octets
         manifest = Manifest.load(text)
         manifest.check_compatibility(compatibility_id)
-        return manifest
+        return manifest, key_id
 
     def check_unsigned(self) -> None:
         """Raise SignatureInvalid when a publication without manifest.cose is not acceptable."""

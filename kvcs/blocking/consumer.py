@@ -8,7 +8,7 @@ from kvcs.blocking.owner import Owner
 from kvcs.consumer import Consumer as AsyncConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import TracebackType
 
     from kvcs.assembly import UsableLayer
@@ -51,6 +51,7 @@ class Consumer(Owner[AsyncConsumer]):
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
         auth_tokens: Sequence[AuthToken] = (),
+        trusted_authorities: Collection[str] = (),
     ) -> Self:
         """Connect to a server or relay; see `kvcs.Consumer.connect`."""
         return cls(
@@ -65,6 +66,7 @@ class Consumer(Owner[AsyncConsumer]):
                 session_config=session_config,
                 transport_config=transport_config,
                 auth_tokens=auth_tokens,
+                trusted_authorities=trusted_authorities,
             )
         )
 
@@ -153,6 +155,11 @@ class Retrieval:
     def is_signed(self) -> bool:
         """Whether the publication has a signed manifest."""
         return self._inner.is_signed
+
+    @property
+    def key_id(self) -> bytes | None:
+        """The kid of the manifest's signature; None: it has none."""
+        return self._inner.key_id
 
     @property
     def is_over(self) -> bool:

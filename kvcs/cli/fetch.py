@@ -91,6 +91,7 @@ async def _fetch(
                 "namespace": str(retrieval.publication),
                 "signed": retrieval.is_signed,
                 "verified_signature": retrieval.is_signed and what.trusted is not None,
+                "kid": None if retrieval.key_id is None else retrieval.key_id.hex(),
                 "blocks": retrieval.blocks,
                 "tokens": retrieval.tokens,
             },

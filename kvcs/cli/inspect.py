@@ -130,9 +130,9 @@ def _show_publications(
             lines.append(f"  {each.problem}")
         if each.manifest is not None:
             record["manifest"] = manifest_record(each.manifest)
-            lines += [
-                f"  {line}" for line in (*manifest_lines(each.manifest), f"signature {signature}")
-            ]
+            record["kid"] = None if each.key_id is None else each.key_id.hex()
+            said = f"signature {signature}" + (f", kid {record['kid']}" if record["kid"] else "")
+            lines += [f"  {line}" for line in (*manifest_lines(each.manifest), said)]
         records.append(record)
     if not found:
         whose = "this scope's" if scope is not None else "any scope's"

@@ -114,7 +114,7 @@ def _publication(fragment: str) -> TrackNamespace:
 
 def publication_line(retrieval: Retrieval, what: Wanted) -> str:
     """Return what is retrieved: namespace, blocks, signature."""
-    signature = signature_text(is_signed=retrieval.is_signed, is_trusted=what.trusted is not None)
+    signature = signature_text(retrieval.key_id, is_trusted=what.trusted is not None)
     blocks = counted(retrieval.blocks, "block")
     return f"publication {retrieval.publication}, {blocks}, {signature}"
 

@@ -33,13 +33,15 @@ def name_record(name: PublicationName) -> dict[str, Any]:
     }
 
 
-def signature_text(*, is_signed: bool, is_trusted: bool) -> str:
-    """Return what is known of a publication that is taken. `is_trusted`: keys were given."""
-    if not is_signed:
+def signature_text(key_id: bytes | None, *, is_trusted: bool) -> str:
+    """Return what is known of a publication that is taken: its kid, and whether it was checked.
+
+    `is_trusted`: there were keys to check it against.
+    """
+    if key_id is None:
         return "unsigned"
-    if is_trusted:
-        return "signature verified by a key of --trust"
-    return "signed, not checked (--trust FILE does)"
+    how = "signature verified" if is_trusted else "signed, not checked"
+    return f"{how}, kid {key_id.hex()}"
 
 
 def missing_record(missing: MissingObject) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Surveyed:
     name: PublicationName | None = None
     manifest: Manifest | None = None
     is_signed: bool = False
+    key_id: bytes | None = None
     problem: KvcsError | MoqtError | None = None
 
 
@@ -70,7 +71,10 @@ async def _look(
         ) as feed:
             is_signed = feed.is_signed
             manifest = await feed.first()
+            key_id = feed.key_id
     except (KvcsError, MoqtError) as error:
         session.raise_if_closed()
         return Surveyed(namespace=namespace, name=name, is_signed=is_signed, problem=error)
-    return Surveyed(namespace=namespace, name=name, manifest=manifest, is_signed=is_signed)
+    return Surveyed(
+        namespace=namespace, name=name, manifest=manifest, is_signed=is_signed, key_id=key_id
+    )

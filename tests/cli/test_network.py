@@ -199,6 +199,25 @@ def test_fetch_without_a_signature_that_is_wanted(
     assert not out.exists()
 
 
+def test_fetch_says_whose_signature_it_checked(
+    keys: Keys, arrays: dict[str, AnyArray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ProducerKey.generate()
+    kid, public = key.key_id.hex(), tmp_path / "p.pub"
+    public.write_bytes(key.public.to_pem())
+    out = ["--out", str(tmp_path / "out"), "--force"]
+    with producing(keys, key) as background:
+        background.publish(arrays)
+        fetch = ["fetch", background.url, *keys.wanting(), *out]
+        assert main(fetch) == ExitCode.OK
+        assert f", signed, not checked, kid {kid}\n" in capsys.readouterr().out
+        assert main([*fetch, "--trust", str(public)]) == ExitCode.OK
+        assert f", signature verified, kid {kid}\n" in capsys.readouterr().out
+        assert main([*fetch, "--trust", str(public), "--json"]) == ExitCode.OK
+        first = events(capsys.readouterr().out)[0]
+        assert (first["signed"], first["verified_signature"], first["kid"]) == (True, True, kid)
+
+
 def test_fetch_of_an_untrusted_server(
     keys: Keys, complete: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,7 +377,7 @@ def test_inspect_shows_signatures(
         code, record = inspect("--trust", str(right))
         assert code == ExitCode.OK
         [shown] = record["publications"]
-        assert shown["signature"] == "verified"
+        assert (shown["signature"], shown["kid"]) == ("verified", key.key_id.hex())
         assert shown["namespace"] == str(publication.namespace)
         assert shown["publication_id"] == publication.publication_id.hex()
         assert shown["manifest"]["descriptor"] == DESCRIPTOR.to_dict()
