@@ -11,11 +11,12 @@ from kvcs.watch import Watches
 from moqt.asyncio.dialing import dialer
 from moqt.asyncio.following import FollowConfig, Sessions, follow
 from moqt.asyncio.following_client import Client
+from moqt.asyncio.token_scope import TokenScope
 from moqt.types import FullTrackName
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from kvcs.config import ConsumerConfig
     from kvcs.discovery import Discovery
@@ -38,8 +39,9 @@ __all__ = ["Endpoints"]
 class Endpoints:
     """All sessions of a consumer, and what is opened there: publications and namespace watches.
 
-    `url` is the consumer's own endpoint, the only one that gets `auth_tokens`. `insecure` holds for
-    it and for those that the consumer names (`place`), not for whom a peer names.
+    `url` is the consumer's own endpoint, the only one that gets `auth_tokens`, beside those of
+    `trusted_authorities`. `insecure` holds for it and for those that the consumer names (`place`),
+    not for whom a peer names.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class Endpoints:
         session_config: SessionConfig | None,
         transport_config: TransportConfig | None,
         auth_tokens: Sequence[AuthToken],
+        trusted_authorities: Collection[str] = (),
     ) -> None:
         self.trust = trust
         self._url = url
         self._config = config
         self._named_hosts: set[str] = set()
         home = MoqtUri.parse(url)
+        scope = TokenScope(home, trusted_authorities)
         self._sessions = Sessions(
             home,
             dialer(
@@ -69,6 +73,7 @@ class Endpoints:
                 transport_config=transport_config,
                 tokens=auth_tokens,
                 request_tokens=auth_tokens,
+                token_scope=scope,
                 trusted_hosts=self._named_hosts,
                 later_timeout_s=config.connect_timeout_s,
             ),
@@ -79,6 +84,7 @@ class Endpoints:
                 + config.manifest_timeout_s
                 + config.connect_timeout_s,
             ),
+            token_scope=scope,
         )
         self._client = Client(self._sessions)
         self._watches = Watches()

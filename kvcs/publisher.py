@@ -18,12 +18,13 @@ from kvcs.relay import RelayLink
 from kvcs.stats import ProducerStats
 from moqt.asyncio.dialing import dialer
 from moqt.asyncio.server import serve
+from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import PublishDoneCode
 from moqt.session.directory import TrackDirectory
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from kvcs.keys import ProducerKey
     from kvcs.kvsp.descriptor import Descriptor
@@ -119,13 +120,15 @@ class Producer:
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
         auth_tokens: Sequence[AuthToken] = (),
+        trusted_authorities: Collection[str] = (),
     ) -> AsyncIterator[Producer]:
         """Connect to a relay and offer publications there (PUBLISH_NAMESPACE, MOQT-22 4.1).
 
         `ca`: the certificates to trust, a path or PEM; None: the public ones. A lost relay is
         connected again, and all publications are offered again; on GOAWAY they are offered at the
         next session first. Leaving it withdraws them. `auth_tokens` authorize the session, and each
-        offer on it; like `insecure`, they are not for another relay that this one names.
+        offer on it; like `insecure`, they are not for another relay that this one names, unless it
+        is one of `trusted_authorities`, each "host:port".
         Raises: what `moqt.connect` raises, for the first connection only.
         """
         async with AsyncExitStack() as stack:
@@ -145,6 +148,7 @@ class Producer:
                 transport_config=transport_config,
                 tokens=auth_tokens,
                 request_tokens=auth_tokens,
+                token_scope=TokenScope(home, trusted_authorities),
             )
             producer._relay = await stack.enter_async_context(
                 RelayLink(home, dial, config=producer.config, stats=producer._stats)

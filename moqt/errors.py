@@ -104,15 +104,30 @@ class RemoteProtocolError(MoqtError):
 
 
 class SessionClosed(MoqtError):
-    """Ends the session: it was closed, by us or by the peer, or the connection was lost."""
+    """Ends the session: it was closed, by us or by the peer, or the connection was lost.
 
-    def __init__(self, code: SessionErrorCode, reason: str, *, by_peer: bool) -> None:
+    `address` and `hint`: as of RequestRejected.
+    """
+
+    def __init__(
+        self,
+        code: SessionErrorCode,
+        reason: str,
+        *,
+        by_peer: bool,
+        address: str | None = None,
+        hint: str = "",
+    ) -> None:
         how = "ended by the peer or the network" if by_peer else "closed here"
         super().__init__(
-            f"session {how}: {code.name}" + (f" ({printable(reason)})" if reason else "")
+            (f"at {printable(address)}: " if address is not None else "")
+            + f"session {how}: {code.name}"
+            + (f" ({printable(reason)})" if reason else "")
+            + (f": {hint}" if hint else "")
         )
         self.code = code
         self.reason = reason
+        self.address = address
         self.by_peer = by_peer
 
 
@@ -120,7 +135,8 @@ class RequestRejected(MoqtError):
     """Ends the request: the peer answered REQUEST_ERROR (MOQT-22 9.4).
 
     `retry_interval_ms` is None when the same request should not be sent again.
-    `redirect_uri` and `redirect_name` are set for code REDIRECT.
+    `redirect_uri` and `redirect_name` are set for code REDIRECT. `address` is set when a client
+    was refused elsewhere than where it began; `hint` goes into the message.
     """
 
     def __init__(
@@ -131,12 +147,18 @@ class RequestRejected(MoqtError):
         retry_interval_ms: int | None = None,
         redirect_uri: str | None = None,
         redirect_name: FullTrackName | None = None,
+        address: str | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__(
-            f"request rejected: {code.name}" + (f" ({printable(reason)})" if reason else "")
+            (f"at {printable(address)}: " if address is not None else "")
+            + f"request rejected: {code.name}"
+            + (f" ({printable(reason)})" if reason else "")
+            + (f": {hint}" if hint else "")
         )
         self.code = code
         self.reason = reason
+        self.address = address
         self.retry_interval_ms = retry_interval_ms
         self.redirect_uri = redirect_uri
         self.redirect_name = redirect_name

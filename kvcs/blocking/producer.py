@@ -8,7 +8,7 @@ from kvcs.blocking.owner import Owner
 from kvcs.publisher import Producer as AsyncProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from types import TracebackType
 
     from kvcs.config import ProducerConfig
@@ -77,6 +77,7 @@ class Producer(Owner[AsyncProducer]):
         session_config: SessionConfig | None = None,
         transport_config: TransportConfig | None = None,
         auth_tokens: Sequence[AuthToken] = (),
+        trusted_authorities: Collection[str] = (),
     ) -> Self:
         """Connect to a relay and offer publications there; see `kvcs.Producer.connect`."""
         return cls(
@@ -90,6 +91,7 @@ class Producer(Owner[AsyncProducer]):
                 session_config=session_config,
                 transport_config=transport_config,
                 auth_tokens=auth_tokens,
+                trusted_authorities=trusted_authorities,
             )
         )
 

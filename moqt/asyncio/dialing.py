@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moqt.asyncio.client import connect
 from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.token_scope import TokenScope
 from moqt.tls import load_trust
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def dialer(
     directory: TrackDirectory | None = None,
     tokens: Sequence[AuthToken] = (),
     request_tokens: Sequence[AuthToken] = (),
+    token_scope: TokenScope | None = None,
     trusted_hosts: Collection[str] = (),
     later_timeout_s: float | None = None,
 ) -> Callable[[MoqtUri], AbstractAsyncContextManager[MoqtSession]]:
@@ -43,14 +45,14 @@ def dialer(
     for `trusted_hosts` alone: those in lower case that the application named itself; they are read
     at each call, so there may come more. A peer that nobody verified must not be able to name
     another host that nobody verifies; there, the certificate has to hold against `ca`, or the
-    public ones. `server_name` is for the host of `home`, tokens are for the authority of `home`,
-    host and port: whom a peer names is not shown them.
+    public ones. `server_name` is for the host of `home`, tokens are for `token_scope`; None: for
+    the authority of `home` alone, host and port.
 
     `later_timeout_s` replaces `handshake_timeout_s` for all sessions but the first.
     Raises: ValueError and OSError for `ca`, as `connect`; ValueError for a timeout of 0.
     """
     home_host = home.host.lower()
-    home_authority = home.authority.lower()
+    scope = token_scope or TokenScope(home)
     trust = None if ca is None else load_trust(ca)  # once: the file may change meanwhile
     timing = later = transport_config or TransportConfig()
     if later_timeout_s is not None:
@@ -59,7 +61,7 @@ def dialer(
     def dial(uri: MoqtUri) -> AbstractAsyncContextManager[MoqtSession]:
         nonlocal timing
         host = uri.host.lower()
-        is_home = uri.authority.lower() == home_authority
+        sees_tokens = scope.covers(uri)
         session = connect(
             str(uri),
             config=config,
@@ -68,8 +70,8 @@ def dialer(
             insecure=insecure and (host == home_host or host in trusted_hosts),
             server_name=server_name if host == home_host else None,
             directory=directory,
-            tokens=tokens if is_home else (),
-            request_tokens=request_tokens if is_home else (),
+            tokens=tokens if sees_tokens else (),
+            request_tokens=request_tokens if sees_tokens else (),
         )
         timing = later
         return session

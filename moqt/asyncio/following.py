@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from moqt import errors
 from moqt.asyncio.requests import Signal
+from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.uri import MoqtUri
 
@@ -145,8 +146,11 @@ class Sessions:
         home: MoqtUri,
         dial: Callable[[MoqtUri], AbstractAsyncContextManager[MoqtSession]],
         config: FollowConfig,
+        *,
+        token_scope: TokenScope | None = None,
     ) -> None:
         self.config = config
+        self._scope = token_scope or TokenScope(home)
         self.last_home: Place | None = None
         """The session with home that was used last, whatever became of it."""
         self._first = self._home = home
@@ -167,12 +171,31 @@ class Sessions:
     ) -> Sequence[AuthToken] | None:
         """Return which tokens of a request a session may see: those of `dial` for None.
 
-        Whom a peer names sees none: they are for the authority that the application named.
+        Whom a peer names sees none: they are for the authorities that the application named.
         """
         if tokens is None:
             return None
-        authority = session.own_options.authority or ""
-        return tokens if authority.lower() == self._first.authority.lower() else ()
+        uri = MoqtUri.parse(f"moqt://{session.own_options.authority}")
+        return tokens if self._scope.covers(uri) else ()
+
+    def rejected(self, place: Place, error: errors.RequestRejected) -> errors.RequestRejected:
+        """Return the error for a request that was refused at `place`: it says where that is."""
+        if self._scope.is_home(place.uri):
+            return error
+        return errors.RequestRejected(
+            error.code,
+            error.reason,
+            retry_interval_ms=error.retry_interval_ms,
+            redirect_uri=error.redirect_uri,
+            redirect_name=error.redirect_name,
+            address=place.uri.shown,
+            hint=self._hint(place.uri, error.code),
+        )
+
+    def _hint(self, uri: MoqtUri, code: RequestErrorCode | SessionErrorCode) -> str:
+        if code.name != "UNAUTHORIZED" or self._scope.covers(uri):
+            return ""
+        return f"tokens are shown only at {self._scope}"
 
     async def home(self) -> Place:
         """Return the session with home. Raises: as `at`."""
@@ -259,6 +282,16 @@ class Sessions:
                 session = await stack.enter_async_context(self._dial(uri))
             except OSError as error:  # no socket can be had
                 raise errors.ConnectFailed(uri.authority, error.strerror or str(error)) from error
+            except errors.SessionClosed as error:
+                if self._scope.is_home(uri):
+                    raise
+                raise errors.SessionClosed(
+                    error.code,
+                    error.reason,
+                    by_peer=error.by_peer,
+                    address=uri.shown,
+                    hint=self._hint(uri, error.code),
+                ) from error
             place = Place(uri, session, stack.pop_all())
         old = self._places.get(_key(uri))
         if old is not None:
@@ -374,15 +407,13 @@ async def follow(
                         _note_step(way, _step(place, target), config.max_redirects)
                         continue
                     retries += 1
-                    if retries > config.max_retries:
-                        raise
-                    if error.code is RequestErrorCode.GOING_AWAY and place.is_left:
+                    can_retry = retries <= config.max_retries
+                    if can_retry and error.code is RequestErrorCode.GOING_AWAY and place.is_left:
                         continue
-                    if error.retry_interval_ms is None:
-                        raise
-                    wait_s = error.retry_interval_ms / 1000
-                    if loop.time() + wait_s >= deadline:
-                        raise
+                    wait_s = (error.retry_interval_ms or 0) / 1000
+                    is_invited = error.retry_interval_ms is not None
+                    if not can_retry or not is_invited or loop.time() + wait_s >= deadline:
+                        raise sessions.rejected(place, error) from error.__cause__
                     await _pause(wait_s)
                 except (errors.SessionClosed, errors.SessionLeaving):
                     retries += 1

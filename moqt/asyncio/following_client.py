@@ -11,13 +11,14 @@ from moqt.asyncio.following import FollowConfig, Place, Sessions, follow
 from moqt.asyncio.roaming_fetch import RoamingFetch
 from moqt.asyncio.roaming_namespaces import RoamingNamespaces
 from moqt.asyncio.roaming_subscription import RoamingSubscription
+from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import GroupOrder
 from moqt.session.request_options import FetchOptions, SubscribeOptions
 from moqt.uri import MoqtUri
 from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.session import MoqtSession
@@ -41,7 +42,8 @@ class Client:
     running ones to the next session. What bounds all that stands in `FollowConfig`. A session that
     is lost without GOAWAY ends its requests with SessionClosed, and new ones make a new session.
 
-    `tokens` of a request are shown where those of `connect` are: at the host and port of its `url`.
+    `tokens` of a request are shown where those of `connect` are: at the host and port of its `url`,
+    and at `trusted_authorities`. A request that is refused elsewhere says where.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -61,13 +63,16 @@ class Client:
         server_name: str | None = None,
         tokens: Sequence[AuthToken] = (),
         request_tokens: Sequence[AuthToken] = (),
+        trusted_authorities: Collection[str] = (),
     ) -> AsyncIterator[Self]:
         """Connect to a moqt:// address; leaving it closes all sessions with NO_ERROR.
 
         Arguments and errors: as `moqt.connect`; `insecure` and `server_name` hold for the host of
-        `url` alone, and tokens for its host and port, not for others that a peer names.
+        `url` alone, and tokens for its host and port, not for others that a peer names, but for
+        those of `trusted_authorities`, each "host:port" (or "host", for the default port).
         """
         home = MoqtUri.parse(url)
+        scope = TokenScope(home, trusted_authorities)
         dial = dialer(
             home,
             config=config,
@@ -77,8 +82,9 @@ class Client:
             server_name=server_name,
             tokens=tokens,
             request_tokens=request_tokens,
+            token_scope=scope,
         )
-        sessions = Sessions(home, dial, follow_config or FollowConfig())
+        sessions = Sessions(home, dial, follow_config or FollowConfig(), token_scope=scope)
         try:
             await sessions.home()
             yield cls(sessions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,13 +12,15 @@ import moqt
 from moqt import errors
 from moqt.asyncio import dialing
 from moqt.asyncio.dialing import dialer
+from moqt.asyncio.token_scope import TokenScope
 from moqt.session.authorization import Allowed, Denied, KnownTokens, SessionAccess
 from moqt.uri import MoqtUri
-from tests.asyncio.endpoints import NAME, serving
+from tests.asyncio.endpoints import NAME, directory_with, poll, read_objects, serving
 from tests.asyncio.quic_pair import QUICK
 from tests.asyncio.roaming import OTHER, client_of, full_track, url
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from moqt.tls import CertificatePair
@@ -195,6 +197,144 @@ async def test_tokens_of_a_request_are_shown_to_home_alone(certificate: Certific
         *(("TRACK_STATUS", shown) for shown in twice),
         ("SUBSCRIBE_NAMESPACE", tokens),
     ]
+
+
+@pytest.mark.parametrize(
+    ("uri", "has_tokens"),
+    [
+        ("moqt://home.example:4433/kv", True),
+        ("moqt://SECOND.example:4433/other", True),
+        ("moqt://third.example/", True),
+        ("moqt://third.example:443/", True),
+        ("moqt://second.example:4434/", False),
+        ("moqt://third.example:4433/", False),
+        ("moqt://fourth.example/", False),
+    ],
+)
+def test_authorities_that_the_application_trusts_see_tokens(
+    dialed: list[dict[str, Any]], uri: str, has_tokens: bool
+) -> None:
+    scope = TokenScope(HOME, ["second.example:4433", "third.example"])
+    dial = dialer(HOME, tokens=[TOKEN], request_tokens=[REQUEST_TOKEN], token_scope=scope)
+    dial(MoqtUri.parse(uri))
+    (call,) = dialed
+    assert list(call["tokens"]) == ([TOKEN] if has_tokens else [])
+    assert list(call["request_tokens"]) == ([REQUEST_TOKEN] if has_tokens else [])
+    assert str(scope) == "Home.example:4433, second.example:4433, third.example"
+
+
+@pytest.mark.parametrize(
+    ("authorities", "message"),
+    [
+        ("home.example", "is a str, expected a collection"),
+        (["home.example/kv"], "'home.example/kv', expected host or host:port"),
+        (["moqt://home.example"], "'moqt://home.example', expected host or host:port"),
+        ([""], "not host"),
+    ],
+)
+def test_what_is_no_authority_is_not_trusted(authorities: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TokenScope(HOME, authorities)
+
+
+@asynccontextmanager
+async def asking_for_tokens(
+    certificate: CertificatePair, directory: moqt.TrackDirectory, *, is_for_session: bool = False
+) -> AsyncIterator[moqt.Server]:
+    async with moqt.serve(
+        "127.0.0.1",
+        0,
+        certificate=certificate.certificate,
+        private_key=certificate.private_key,
+        transport_config=QUICK,
+        directory=directory,
+        token_policy=KnownTokens([TOKEN], is_for_session=is_for_session),
+    ) as server:
+        yield server
+
+
+@asynccontextmanager
+async def two_that_ask_for_tokens(
+    certificate: CertificatePair, *, is_for_session: bool
+) -> AsyncIterator[tuple[str, str]]:
+    """The addresses of two servers that want TOKEN; the first redirects NAME to the second."""
+    first, second = moqt.TrackDirectory(), directory_with(full_track(OTHER))
+    async with (
+        asking_for_tokens(certificate, first, is_for_session=is_for_session) as home,
+        asking_for_tokens(certificate, second, is_for_session=is_for_session) as other,
+    ):
+        code = moqt.RequestErrorCode.REDIRECT
+        first.refuse(
+            NAME,
+            errors.RequestRejected(code, "", redirect_uri=url(other), redirect_name=OTHER),
+        )
+        yield url(home), url(other)
+
+
+@pytest.mark.parametrize("is_session_judged", [False, True])
+async def test_who_is_refused_elsewhere_learns_where_and_why(
+    certificate: CertificatePair, is_session_judged: bool
+) -> None:
+    async with two_that_ask_for_tokens(certificate, is_for_session=is_session_judged) as urls:
+        home, other = urls
+        async with moqt.Client.connect(
+            home,
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            tokens=[TOKEN],
+            request_tokens=[TOKEN],
+        ) as client:
+            with pytest.raises((errors.RequestRejected, errors.SessionClosed)) as caught:
+                await client.track_status(NAME)
+    error = caught.value
+    assert isinstance(error, errors.RequestRejected | errors.SessionClosed)
+    assert isinstance(error, errors.SessionClosed) is is_session_judged
+    text = str(error)
+    assert text.startswith(f"at {other}: ")
+    assert "UNAUTHORIZED" in text
+    assert text.endswith(f": tokens are shown only at {MoqtUri.parse(home).authority}")
+    assert error.address == other
+
+
+@pytest.mark.parametrize("is_session_judged", [False, True])
+async def test_who_is_trusted_with_tokens_serves_where_a_redirect_leads(
+    certificate: CertificatePair, is_session_judged: bool
+) -> None:
+    async with two_that_ask_for_tokens(certificate, is_for_session=is_session_judged) as urls:
+        home, other = urls
+        async with moqt.Client.connect(
+            home,
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            tokens=[TOKEN],
+            trusted_authorities=[MoqtUri.parse(other).authority],
+        ) as client:
+            status = await client.track_status(NAME, tokens=[TOKEN])
+    assert status.largest is not None
+
+
+async def test_a_subscription_that_is_refused_where_goaway_leads_says_where(
+    certificate: CertificatePair,
+) -> None:
+    """It goes on at the old session to the end, and only then says so."""
+    live = moqt.TrackSource(NAME)
+    async with (
+        asking_for_tokens(certificate, directory_with(live)) as home,
+        asking_for_tokens(certificate, directory_with(full_track(NAME))) as other,
+        moqt.Client.connect(
+            url(home),
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            request_tokens=[TOKEN],
+        ) as client,
+        client.subscribe(NAME) as subscription,
+    ):
+        home.goaway(url(other), timeout_ms=60_000)
+        await poll(lambda: subscription._failure is not None)
+        live.end()
+        where = f"at {url(other)}: .*UNAUTHORIZED.*shown only at 127.0.0.1:{home.port}"
+        with pytest.raises(errors.RequestRejected, match=where):
+            await read_objects(subscription)
 
 
 async def test_an_unverified_home_does_not_make_others_unverified(
