@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -171,6 +172,19 @@ def test_only_the_logs_of_cases_that_run_go(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     clear_logs([tmp_path / "one", tmp_path / "none"])
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_named_python_is_looked_at_whatever_is_built_already() -> None:
+    make = subprocess.run(
+        ["make", "--no-print-directory", "peers-python", "PYTHON312=/nowhere/python3.12"],
+        cwd=ROOT.parent,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert make.returncode == 2
+    assert "error: PYTHON312=/nowhere/python3.12 is no Python 3.12" in make.stderr
 
 
 def test_a_python_without_the_pinned_packages_is_refused() -> None:
