@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvcs.blocking import Consumer as BlockingConsumer
+from kvcs.blocking import Producer as BlockingProducer
 from kvcs.consumer import Consumer
 from kvcs.names import NamespaceForm, scope_prefix
 from kvcs.publisher import Producer
@@ -117,6 +118,16 @@ async def test_tokens_go_to_no_other_endpoint(certificate: CertificatePair) -> N
         assert seen[1].tokens == ()
         await consumer._endpoints.place(f"moqt://127.0.0.1:{server.port}/other")
         assert seen[2].tokens == (TOKEN,)
+        async with Consumer.connect(
+            f"moqt://127.0.0.1:{server.port}/",
+            scope=SCOPE,
+            ca=certificate.certificate,
+            transport_config=QUICK,
+            auth_tokens=[TOKEN],
+            trusted_authorities=[f"localhost:{server.port}"],
+        ) as trusting:
+            await trusting._endpoints.place(f"moqt://localhost:{server.port}/")
+        assert [one.tokens for one in seen[3:]] == [(TOKEN,), (TOKEN,)]
 
 
 async def test_only_endpoints_that_the_caller_names_may_go_unverified(
@@ -175,3 +186,12 @@ def test_blocking_consumers_take_tokens_too() -> None:
     """The call reaches the connection: the address is what is wrong."""
     with pytest.raises(ValueError, match="not an address"):
         BlockingConsumer.connect("nowhere", scope=SCOPE, auth_tokens=[TOKEN])
+
+
+def test_further_authorities_are_taken_by_all_that_connect() -> None:
+    """The call reaches what judges them: a bare string is none."""
+    url = "moqt://127.0.0.1:1/"
+    with pytest.raises(ValueError, match="trusted_authorities is a str"):
+        BlockingConsumer.connect(url, scope=SCOPE, trusted_authorities="localhost")
+    with pytest.raises(ValueError, match="trusted_authorities is a str"):
+        BlockingProducer.connect(url, scope=SCOPE, trusted_authorities="localhost")
