@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic import events as quic
-from aioquic.quic.packet import QuicErrorCode
-from aioquic.tls import AlertDescription
 
+from moqt.asyncio.quic_errors import error_name, tls_alert
 from moqt.asyncio.tap import MoqtTap, TappedTransport
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import SessionErrorCode
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioquic.quic.events import ConnectionTerminated, QuicEvent
+    from aioquic.tls import AlertDescription
 
     from moqt.asyncio.connection import HeldConnection
     from moqt.asyncio.endpoint import Address, Datagram, UdpEndpoint
@@ -44,7 +44,6 @@ ACKNOWLEDGE_OCTETS = 64 * 1024
 SMALLEST_DELAY_S = 0.001
 """No timer is set for less, unless it's due: uvloop would spin on it."""
 
-_TLS_ALERTS = 0x100
 _IDLE_TIMEOUT = "Idle timeout"
 """How aioquic 1.7 says that the connection timed out."""
 
@@ -484,17 +483,7 @@ def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: f
     if event.reason_phrase == _IDLE_TIMEOUT and connection.is_terminated:
         reason = f"idle timeout: nothing received for {idle_s:g} s"
         return Loss(code, reason, by_peer=True, timed_out=True)
-    if _TLS_ALERTS <= event.error_code < 2 * _TLS_ALERTS:
-        try:
-            alert = AlertDescription(event.error_code - _TLS_ALERTS)
-        except ValueError:
-            alert = None
-        name = f"TLS alert {alert.name if alert else event.error_code - _TLS_ALERTS}"
-        reason = f"{name}: {event.reason_phrase}" if event.reason_phrase else name
-        return Loss(code, reason, by_peer, alert=alert, is_answered=True)
-    try:
-        name = QuicErrorCode(event.error_code).name
-    except ValueError:
-        name = f"0x{event.error_code:x}"
-    reason = f"QUIC error {name}" + (f": {event.reason_phrase}" if event.reason_phrase else "")
-    return Loss(code, reason, by_peer, is_answered=True)
+    name = error_name(event.error_code)
+    reason = f"{name}: {event.reason_phrase}" if event.reason_phrase else name
+    alert = tls_alert(event.error_code)
+    return Loss(code, reason, by_peer, alert=alert, is_answered=True)

@@ -1,6 +1,6 @@
 """`python -m moqt.tools.dump`: captured octets, or a qlog, with names.
 
-Exit codes: 0 all could be read, 1 something could not, 2 a wrong command line.
+Exit codes: 0 all could be read, 1 something could not, 2 a wrong command line, or no such file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError, printable
+from moqt.tools.arguments import reason
 from moqt.tools.pipes import until_reader_goes
-from moqt.tools.timeline import NotQlog, read_events, timeline
+from moqt.tools.timeline import NotQlog, escaped, read_events, timeline
 from moqt.trace.decoder import Malformed, StreamDecoder
 from moqt.trace.describe import describe
 from moqt.wire.datagrams import parse_datagram
@@ -137,7 +138,7 @@ def _lines(records: list[Record]) -> Iterator[str]:
     for record in records:
         offset = record["offset"]
         if "error" in record:
-            yield f"@{offset}  cannot be read: {printable(record['error'])}"
+            yield f"@{offset}  cannot be read: {escaped(record['error'])}"
             continue
         yield f"@{offset}  {record['kind']}"
         fields = {name: part for name, part in record.items() if name not in ("offset", "kind")}
@@ -152,29 +153,41 @@ def _flat(value: Any, path: str) -> Iterator[str]:
         for number, part in enumerate(value):
             yield from _flat(part, f"{path}[{number}]")
     else:
-        yield f"{path}: {printable(str(value))}"
+        is_prefix = path.rpartition(".")[2] == "prefix"
+        yield f"{path}: {escaped(str(value)) or ('(all)' if is_prefix else '')}"
+
+
+_EPILOG = """\
+examples:
+  python -m moqt.tools.dump trace.qlog
+  python -m moqt.tools.dump --kind request 1000020000
+  python -m moqt.tools.dump --kind subgroup stream.bin
+  xxd -p stream.bin | python -m moqt.tools.dump --kind control -
+
+Exit codes: 0 all could be read, 1 something could not, 2 a wrong command line, or no such file.
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m moqt.tools.dump",
         description="Show what captured octets or a qlog say, field by field.",
-        epilog="dump trace.qlog | dump --kind request 03000... | dump --kind subgroup stream.bin | "
-        "... | dump --kind control -. Exit codes: 0 all could be read, 1 something could not, "
-        "2 a wrong command line.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
         "source",
         metavar="HEX|FILE|-",
-        nargs="?",
-        default="-",
-        help="hex digits; or a file, or - for standard input, with hex digits or raw octets; "
-        "without --kind: a qlog",
+        nargs="*",
+        help="hex digits, in one word or several; or a file, or - for standard input (the default),"
+        " with hex digits or raw octets; without --kind: a qlog",
     )
     parser.add_argument("--kind", choices=[kind.value for kind in Kind], help="what the octets are")
     parser.add_argument(
-        "--descending", action="store_true", help="the fetch asked for descending Groups"
+        "--descending",
+        action="store_true",
+        help="with --kind fetch: it asked for descending Groups",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -184,24 +197,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     parser = _parser()
     asked = parser.parse_args(arguments)
+    if asked.descending and asked.kind != Kind.FETCH:
+        parser.error("--descending is for --kind fetch")
+    if len(asked.source) > 1 and asked.kind is None:
+        parser.error("one qlog at a time; for hex digits say what they are with --kind")
+    source = " ".join(asked.source) or "-"
+    if source == "-" and sys.stdin.isatty():
+        parser.error("name a file or give hex digits: standard input is a terminal")
     try:
         if asked.kind is None:
-            return _dump_qlog(asked.source, as_json=asked.json)
-        octets = _read_octets(asked.source)
+            return _dump_qlog(source, as_json=asked.json)
+        octets = _read_octets(source)
     except BrokenPipeError:
         raise
-    except (OSError, ValueError) as error:
-        parser.error(f"{asked.source if len(asked.source) < 80 else 'input'}: {error}")
+    except OSError as error:
+        parser.error(f"{_short(source)}: {reason(error)}")
+    except ValueError as error:
+        parser.error(f"{_short(source)}: {error}")
     except NotQlog as error:
-        print(f"error: {asked.source}: {error}", file=sys.stderr)
+        print(f"error: {_short(source)}: {error}", file=sys.stderr)
         return 1
     records = decode(Kind(asked.kind), octets, descending=asked.descending)
     print(json.dumps(records, indent=2) if asked.json else "\n".join(_lines(records)))
     return 1 if any("error" in record for record in records) else 0
 
 
+def _short(source: str) -> str:
+    return "standard input" if source == "-" else source if len(source) < 80 else "input"
+
+
 def _dump_qlog(source: str, *, as_json: bool) -> int:
-    if source != "-" and not Path(source).is_file():
+    if source != "-" and not _is_file(source):
         raise ValueError("no such file; for hex digits say what they are with --kind")
     events = read_events(_limited(source))
     if as_json:
@@ -214,7 +240,10 @@ def _dump_qlog(source: str, *, as_json: bool) -> int:
 
 def _read_octets(source: str) -> bytes:
     if source != "-" and not _is_file(source):
-        return parse_hex(source)
+        try:
+            return parse_hex(source)
+        except ValueError as error:
+            raise ValueError(f"no such file, and no hex digits: {error}") from error
     content = _limited(source)
     try:
         text = content.decode("ascii")
@@ -222,12 +251,16 @@ def _read_octets(source: str) -> bytes:
         return content
     if not text.isprintable() and any(c not in "\t\r\n" and not c.isprintable() for c in text):
         return content
+    if text.lstrip().startswith("{"):
+        raise ValueError("JSON, expected octets or hex digits; a qlog is read without --kind")
     return parse_hex(text)
 
 
 def _is_file(source: str) -> bool:
     try:
-        return Path(source).is_file()
+        if Path(source).is_dir():
+            raise ValueError("a folder, expected a file")
+        return Path(source).exists()
     except OSError:  # too long for a name: hex digits
         return False
 

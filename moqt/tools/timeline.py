@@ -1,4 +1,7 @@
-"""The MOQT events of a qlog as lines to read: when, which way, on which stream, what."""
+"""The MOQT events of a qlog as lines to read: when, which way, on which stream, what.
+
+With them, how QUIC ended streams and the connection.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from moqt.errors import MoqtError, printable
+from moqt.tools.quic_ends import CATEGORY, Ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["NotQlog", "read_events", "timeline"]
+__all__ = ["NotQlog", "escaped", "read_events", "timeline"]
 
 MAX_TIME_MS = 1e15
 """Thirty thousand years: what is beyond is no time."""
@@ -43,6 +47,9 @@ Event = dict[str, Any]
 def read_events(content: bytes) -> list[Event]:
     """Return the MOQT events of all traces of a qlog, in their order, and what was left out.
 
+    Between them are the ends of streams and connections, in events of our own making:
+    `transport:connection_close_...`, `reset_stream_...`, `stop_sending_...`.
+
     Raises: NotQlog, which says what was expected where.
     """
     try:
@@ -57,25 +64,35 @@ def read_events(content: bytes) -> list[Event]:
         events = trace.get("events") if isinstance(trace, dict) else None
         if not isinstance(events, list):
             raise NotQlog(f"traces[{number}]: expected an object with a list 'events'")
+        ends = Ends()
         for position, event in enumerate(events):
             where = f"traces[{number}].events[{position}]"
             if not isinstance(event, dict) or not isinstance(event.get("name"), str):
                 raise NotQlog(f"{where}: expected an object with a text 'name'")
-            if not event["name"].startswith(("moqt:", "loglevel:")):
+            if event["name"].startswith(CATEGORY):
+                taken = list(ends.of(event))
+            elif event["name"].startswith(("moqt:", "loglevel:")):
+                taken = [event]
+            else:
+                continue
+            if not taken:
                 continue
             time_ms = event.get("time")
             if not isinstance(time_ms, int | float) or not -MAX_TIME_MS < time_ms < MAX_TIME_MS:
                 raise NotQlog(f"{where}: expected a time in milliseconds as 'time'")
             if not isinstance(event.get("data"), dict):
                 raise NotQlog(f"{where}: expected an object 'data'")
-            found.append(event)
+            found += taken
     return found
 
 
 def timeline(events: list[Event]) -> Iterator[str]:
     """Yield a line for each event; streams and tracks have the names that requests gave them."""
+    if not any(event["name"].startswith("moqt:") for event in events):
+        is_closed = any("connection_close" in event["name"] for event in events)
+        why = "QUIC ended before MOQT began" if is_closed else "there may have been no answer"
+        yield f"no MOQT events: {why}"
     if not events:
-        yield "no MOQT events: the connection may not have come to be"
         return
     names = _Names()
     start = events[0]["time"]
@@ -99,6 +116,8 @@ class _Names:
         if kind in _OPENERS:
             request = str(message.get("request_id"))
             self._streams[stream] = self._requests[request] = f"{kind.upper()} {request}"
+        elif kind == "request_update" and stream in self._streams:  # it may ask for a fill
+            self._requests[str(message.get("request_id"))] = self._streams[stream]
         alias = str(message.get("track_alias"))
         if "track_alias" in message:
             self._aliases[arrow, alias] = self._streams.get(stream, f"alias {alias}")
@@ -113,7 +132,8 @@ class _Names:
         """Name a fetch stream by its request."""
         request = str(data.get("request_id"))
         name = self._requests.get(request, f"request {request}")
-        self._streams[stream] = f"Objects, {name}"
+        kind = "fill" if name.startswith("SUBSCRIBE") else "Objects"
+        self._streams[stream] = f"{kind}, {name}"
 
     def name_other(self, stream: str, data: Event) -> None:
         """Name a control stream, or padding."""
@@ -131,7 +151,7 @@ def _target(message: Event) -> str:
         if isinstance(value, dict):
             return str(value.get("full_track_name", "?"))
         if value is not None:
-            return str(value)
+            return str(value) or "(all)"
     return "?"
 
 
@@ -139,7 +159,7 @@ def _line(event: Event, names: _Names) -> str | None:
     name, data = event["name"], event["data"]
     if name.startswith("loglevel:"):
         return f"   {printable(str(data.get('message', '')))}"
-    name = name.removeprefix("moqt:")
+    name = name.removeprefix("moqt:").removeprefix(CATEGORY)
     arrow = _SENT if name.endswith("_created") else _RECEIVED
     what = name.removesuffix("_created").removesuffix("_parsed")
     stream = str(data.get("stream_id"))
@@ -161,13 +181,21 @@ def _line(event: Event, names: _Names) -> str | None:
             names.name_subgroup(arrow, stream, data)
         case "fetch_header":
             names.name_fetch(stream, data)
+            where = names.stream(stream)
+            return escaped(f"{arrow} {where}: {what} request_id={_value(data.get('request_id'))}")
+        case "connection_close":
+            error = rest.pop("error", "without a code")
+            return escaped(f"{arrow} connection: {what.upper()} {_value(error)}{_fields(rest)}")
+        case "reset_stream" | "stop_sending":
+            what = f"{what.upper()} {_value(rest.pop('error', 'without a code'))}"
         case "malformed":
             arrow = "!!"
     where = names.stream(stream) if "stream_id" in data else "datagram"
-    return _escaped(f"{arrow} {where}: {what}{_fields(rest)}")
+    return escaped(f"{arrow} {where}: {what}{_fields(rest)}")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a peer's text for a terminal: control characters escaped, and nothing cut."""
     if text.isprintable():
         return text
     return "".join(

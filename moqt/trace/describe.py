@@ -10,6 +10,7 @@ from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire.datagrams import ObjectDatagram
 from moqt.wire.fields import KeyValue
 from moqt.wire.options import OptionType, SetupOptions
+from moqt.wire.properties import PropertyType, TrackProperties, parse_pairs
 from moqt.wire.tokens import AuthorizationToken
 
 __all__ = ["Plain", "describe"]
@@ -37,10 +38,13 @@ def describe(value: object, *, whole: bool = False) -> Plain:
     plain = {name: _plain(name, part, whole=whole) for name, part in found.items() if _says(part)}
     if isinstance(value, ObjectHeader | ObjectDatagram):
         plain["object_status"] = plain.pop("status")
-        if value.properties and not whole:
+        if value.properties:
             plain["properties_length"] = len(value.properties)
             del plain["properties"]
-    return {name: part for name, part in plain.items() if part != {}}
+            if whole:
+                pairs = parse_pairs(value.properties, "properties")  # readers have checked them
+                plain["properties"] = [_property(pair, whole=True) for pair in pairs]
+    return {name: part for name, part in plain.items() if part not in ({}, [])}
 
 
 def _says(part: object) -> bool:
@@ -65,13 +69,26 @@ def _plain(name: str, part: Any, *, whole: bool) -> Any:
             return {"group": part.group_id, "object": part.object_id}
         case AuthorizationToken():
             return _token(part)
+        case TrackProperties():
+            return [_property(pair, whole=whole) for pair in part.pairs]
         case KeyValue():
-            return {"type": part.type, "value": _plain("value", part.value, whole=whole)}
+            return _pair(part, whole=whole)
         case tuple() | list():
             return [_plain(name, one, whole=whole) for one in part]
         case frozenset():
             return [_plain(name, one, whole=whole) for one in sorted(part)]
     return describe(part, whole=whole)
+
+
+def _pair(pair: KeyValue, *, whole: bool) -> Plain:
+    return {"type": f"0x{pair.type:x}", "value": _plain("value", pair.value, whole=whole)}
+
+
+def _property(pair: KeyValue, *, whole: bool) -> Plain:
+    try:
+        return {"name": PropertyType(pair.type).name.lower()} | _pair(pair, whole=whole)
+    except ValueError:
+        return _pair(pair, whole=whole)
 
 
 def _options(options: SetupOptions, *, whole: bool) -> Plain:

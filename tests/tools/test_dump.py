@@ -12,15 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moqt.codes import GroupOrder, RangeStatus
+from moqt.codes import GroupOrder, RangeStatus, StreamResetCode
 from moqt.tools.dump import Kind, decode, main, parse_hex
 from moqt.tools.timeline import NotQlog, read_events, timeline
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire import vi64
 from moqt.wire.fetch_objects import FetchWriter
+from moqt.wire.fields import KeyValue
 from moqt.wire.framing import encode_message
-from moqt.wire.messages import Goaway, Setup, Subscribe
+from moqt.wire.messages import (
+    Goaway,
+    MessageType,
+    Setup,
+    Subscribe,
+    SubscribeNamespace,
+    SubscribeOk,
+)
 from moqt.wire.options import SetupOptions
+from moqt.wire.properties import ObjectProperties, TrackProperties
 from moqt.wire.streams import FetchHeader, SubgroupHeader, encode_subgroup_header
 from moqt.wire.tokens import AuthorizationToken
 
@@ -219,6 +228,11 @@ def test_exit_code_says_whether_all_was_read(capsys: pytest.CaptureFixture[str])
     [
         (["--kind", "datagram", "4g"], "expected a hex digit"),
         (["no-such-file"], "no such file; for hex digits say what they are with --kind"),
+        (["--kind", "subgroup", "no-such-file"], "no such file, and no hex digits: digit 0 is"),
+        (["--kind", "subgroup", "."], "a folder, expected a file"),
+        (["."], "a folder, expected a file"),
+        (["a.qlog", "b.qlog"], "one qlog at a time"),
+        (["--kind", "request", "--descending", "00"], "--descending is for --kind fetch"),
         (["--kind", "frame", "00"], "invalid choice"),
     ],
 )
@@ -229,6 +243,51 @@ def test_a_wrong_command_line_is_explained(
         main(arguments)
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_a_qlog_is_not_taken_for_octets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trace.qlog"
+    file.write_bytes(qlog())
+    with pytest.raises(SystemExit):
+        main(["--kind", "control", str(file)])
+    assert "a qlog is read without --kind" in capsys.readouterr().err
+
+
+def test_hex_digits_may_be_several_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--kind", "request", "10", "0002", "0000"]) == 0
+    assert "GOAWAY" in capsys.readouterr().out
+
+
+def test_a_terminal_is_not_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    with pytest.raises(SystemExit):
+        main(["--kind", "request"])
+    assert "standard input is a terminal" in capsys.readouterr().err
+
+
+def test_what_was_expected_is_listed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--kind", "request", "3f0000"]) == 1
+    out = capsys.readouterr().out
+    assert all(kind.name in out for kind in MessageType)
+
+
+def test_types_are_hexadecimal_and_known_ones_have_names() -> None:
+    properties = TrackProperties.of(dynamic_groups=True, other=[KeyValue(0x71, b"x")])
+    (record,) = decode(Kind.REQUEST, encode_message(SubscribeOk(0, properties=properties)))
+    assert record["properties"] == [
+        {"name": "dynamic_groups", "type": "0x30", "value": 1},
+        {"type": "0x71", "value": "78"},
+    ]
+    (setup,) = decode(Kind.SETUP, encode_message(Setup(SetupOptions(unknown=(KeyValue(0x9C, 1),)))))
+    assert setup["options"]["unknown"] == [{"type": "0x9c", "value": 1}]
+    gap = ObjectProperties.of(prior_object_id_gap=2).serialize()
+    writer = FetchWriter(FetchHeader(0), GroupOrder.ASCENDING)
+    header = ObjectHeader(3, 3, 0, 128, 0, properties=gap)
+    *_, found = decode(Kind.FETCH, writer.head + writer.encode(header))
+    assert found["properties"] == [{"name": "prior_object_id_gap", "type": "0x3e", "value": 2}]
+    assert found["properties_length"] == len(gap)
 
 
 def test_what_a_peer_wrote_cannot_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,10 +340,94 @@ def test_a_timeline_names_streams_by_their_requests() -> None:
     ]
 
 
-def test_a_trace_without_moqt_says_so() -> None:
-    assert list(timeline(read_events(qlog()))) == [
-        "no MOQT events: the connection may not have come to be"
+def packet(how: str, at: float, *frames: Any) -> dict[str, Any]:
+    return {"name": f"transport:packet_{how}", "time": at, "data": {"frames": list(frames)}}
+
+
+def test_a_timeline_says_how_streams_and_the_connection_ended() -> None:
+    reset = {"frame_type": "reset_stream", "stream_id": 3, "error_code": 5, "final_size": 9}
+    stop = {"frame_type": "stop_sending", "stream_id": 0, "error_code": 0x77}
+    close = {"frame_type": "connection_close", "error_space": "application", "error_code": 3,
+             "reason": "no\x1b"}  # fmt: skip
+    events = read_events(
+        qlog(
+            event("stream_type_set", 1000, stream_id=3, stream_type="padding"),
+            packet("received", 1001, {"frame_type": "ping"}, reset),
+            packet("received", 1002, reset),
+            packet("sent", 1003, stop),
+            packet("sent", 1004, close),
+            packet("sent", 1005, close),
+        )
+    )
+    assert list(timeline(events)) == [
+        f"       1.0 ms <- stream 3 (padding): RESET_STREAM {StreamResetCode(5).name} error_code=5",
+        "       3.0 ms -> stream 0: STOP_SENDING 0x77 error_code=119",
+        "       4.0 ms -> connection: CONNECTION_CLOSE PROTOCOL_VIOLATION reason=no\\x1b "
+        "error_code=3",
     ]
+
+
+def test_fills_are_told_from_fetches() -> None:
+    subscribe = {"type": "subscribe", "request_id": 0, "name": {}}
+    update = {"type": "request_update", "request_id": 2}
+    *_, first, second, other = timeline(
+        read_events(
+            qlog(
+                event("control_message_created", 0, stream_id=0, message_type="subscribe",
+                      message=subscribe),
+                event("control_message_created", 0, stream_id=0, message_type="request_update",
+                      message=update),
+                event("fetch_header_parsed", 0, stream_id=3, request_id=0),
+                event("fetch_header_parsed", 0, stream_id=7, request_id=2),
+                event("fetch_header_parsed", 0, stream_id=11, request_id=4),
+            )
+        )
+    )  # fmt: skip
+    assert first.endswith("<- stream 3 (fill, SUBSCRIBE 0): fetch_header request_id=0")
+    assert second.endswith("<- stream 7 (fill, SUBSCRIBE 0): fetch_header request_id=2")
+    assert other.endswith("<- stream 11 (Objects, request 4): fetch_header request_id=4")
+
+
+def test_an_empty_prefix_is_said_to_be_all(capsys: pytest.CaptureFixture[str]) -> None:
+    message = {"type": "subscribe_namespace", "request_id": 0, "prefix": ""}
+    (line,) = timeline(
+        read_events(
+            qlog(event("control_message_created", 0, stream_id=0,
+                       message_type="subscribe_namespace", message=message))
+        )
+    )  # fmt: skip
+    assert "SUBSCRIBE_NAMESPACE (all)" in line
+    octets = encode_message(SubscribeNamespace(0, TrackNamespace(())))
+    assert main(["--kind", "request", octets.hex()]) == 0
+    assert "prefix: (all)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], ["no MOQT events: there may have been no answer"]),
+        (
+            [packet("received", 5, {"frame_type": "connection_close", "error_space": "transport",
+                                    "error_code": 376, "reason": "No common ALPN protocols"})],
+            [
+                "no MOQT events: QUIC ended before MOQT began",
+                "       0.0 ms <- connection: CONNECTION_CLOSE TLS alert no_application_protocol "
+                "reason=No common ALPN protocols error_code=376",
+            ],
+        ),
+        (
+            [packet("sent", 5, {"frame_type": "connection_close", "error_code": 10}), {"name": "x"},
+             packet("sent", 6, 7, {"frame_type": []}), packet("sent", 6, {"frame_type": "x"})],
+            [
+                "no MOQT events: QUIC ended before MOQT began",
+                "       0.0 ms -> connection: CONNECTION_CLOSE QUIC error PROTOCOL_VIOLATION "
+                "error_code=10",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_a_trace_without_moqt_says_so(events: list[Any], expected: list[str]) -> None:
+    assert list(timeline(read_events(qlog(*events)))) == expected
 
 
 @pytest.mark.parametrize(
