@@ -41,6 +41,8 @@ class Client:
     target or session, a Retry Interval makes it wait and come again, GOAWAY moves new requests and
     running ones to the next session. What bounds all that stands in `FollowConfig`. A session that
     is lost without GOAWAY ends its requests with SessionClosed, and new ones make a new session.
+    Requests that it has no verb for (SUBSCRIBE_TRACKS, PUBLISH, PUBLISH_NAMESPACE) are made on its
+    `session`, do not follow, and end with it.
 
     `tokens` of a request are shown where those of `connect` are: at the host and port of its `url`,
     and at `trusted_authorities`. A request that is refused elsewhere says where.

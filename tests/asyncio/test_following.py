@@ -12,7 +12,7 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.asyncio import following
-from moqt.events import NamespaceFound, ObjectReceived
+from moqt.events import NamespaceFound, ObjectReceived, PublicationOffered
 from moqt.tls import generate_certificate
 from moqt.wire.messages import Redirect, RequestError
 from tests.asyncio.endpoints import (
@@ -60,6 +60,24 @@ async def test_a_redirect_is_followed_to_another_session(certificate: Certificat
         assert client.session.stats.requests_sent == 3
         assert str(client.uri) == url(first)
         assert not client.session.is_closed
+
+
+async def test_what_a_client_has_no_verb_for_is_asked_of_its_session(
+    certificate: CertificatePair,
+) -> None:
+    """A client, which takes no offers, gets those that it asks for; they end with the session."""
+    async with (
+        serving(certificate, directory_with(moqt.TrackSource(NAME))) as server,
+        client_of(server, certificate) as client,
+    ):
+        async with client.session.subscribe_tracks(NAMESPACE) as tracks, asyncio.timeout(20):
+            offer = await anext(tracks)
+            assert isinstance(offer, PublicationOffered)
+            assert offer.name == NAME
+            server.goaway()
+            with pytest.raises(errors.SessionClosed):
+                await anext(tracks)
+        assert (await client.track_status(NAME)).largest is None
 
 
 async def test_a_redirect_without_a_uri_stays_in_the_session(certificate: CertificatePair) -> None:
