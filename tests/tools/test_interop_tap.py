@@ -186,6 +186,7 @@ def test_an_end_by_sigterm_is_said() -> None:
             client.terminate()
             out, _ = client.communicate(timeout=60)
     assert out.endswith("Bail out! terminated\n")
+    assert "# The relay's certificate is not verified\n" in out
     assert client.returncode == 143
 
 

@@ -165,6 +165,7 @@ def _run(cases: Sequence[Case], settings: Settings, tap: TapWriter) -> int:
         f"Relay: {settings.relay}",
         f"Draft: {ALPN}",
         *settings.remarks,
+        *(("The relay's certificate is not verified",) if settings.tls_disable_verify else ()),
     )
     names = {case.name for case in cases}
     unknown = [test for test in settings.tests if test not in names]
