@@ -20,6 +20,8 @@ from moqt.tls import load_identity
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
+    from aioquic.quic.configuration import QuicConfiguration
+
     from moqt.asyncio.binding import Driver
     from moqt.session.authorization import TokenPolicy
     from moqt.session.directory import TrackDirectory
@@ -61,7 +63,7 @@ async def serve(
         takes_offers=takes_offers,
         admission=Admission(paths=paths, authorities=authorities, token_policy=token_policy),
     )
-    await server.listen(host, port)
+    await server._listen(host, port)
     try:
         yield server
     finally:
@@ -85,19 +87,19 @@ class Server:
         takes_offers: bool,
         admission: Admission,
     ) -> None:
-        self._config = config
-        self._directory = directory
-        self._takes_offers = takes_offers
-        self._admission = admission
         identity = load_identity(certificate, private_key)
         configuration = quic_configuration(transport_config, is_client=False)
         configuration.certificate = identity.certificate
         configuration.certificate_chain = list(identity.chain)
         configuration.private_key = identity.private_key
-        self._listener = Listener(configuration, transport_config, self)
-        self._driver_of: dict[MoqtSession, Driver] = {}
-        self._established: dict[MoqtSession, None] = {}
-        self._signal = Signal()
+        self._reception = _Reception(
+            configuration,
+            transport_config,
+            config=config,
+            directory=directory,
+            takes_offers=takes_offers,
+            admission=admission,
+        )
         self._is_closed = False
 
     # --- queries ---
@@ -105,7 +107,7 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """The host and port listened on."""
-        return self._listener.address
+        return self._reception.listener.address
 
     @property
     def port(self) -> int:
@@ -115,25 +117,24 @@ class Server:
     @property
     def sessions(self) -> tuple[MoqtSession, ...]:
         """The sessions that are established and not over, oldest first."""
-        return tuple(s for s in self._established if not s.is_closed)
+        return tuple(s for s in self._reception.established if not s.is_closed)
 
     async def __aiter__(self) -> AsyncIterator[MoqtSession]:
         """Yield the sessions there are, then each new one; one that is over by then is left out."""
         seen: set[MoqtSession] = set()
         while not self._is_closed:
-            seen.intersection_update(self._established)
+            seen.intersection_update(self._reception.established)
             fresh = [s for s in self.sessions if s not in seen]
             for session in fresh:
                 seen.add(session)
                 yield session
             if not fresh:
-                await self._signal.wait()
+                await self._reception.signal.wait()
 
     # --- life ---
 
-    async def listen(self, host: str, port: int) -> None:
-        """Begin to listen; `serve` calls it."""
-        await self._listener.listen(host, port)
+    async def _listen(self, host: str, port: int) -> None:
+        await self._reception.listener.listen(host, port)
 
     def goaway(self, uri: str = "", *, timeout_ms: int | None = None) -> None:
         """Ask all clients to move to `uri` (MOQT-22 6.6.1); new ones are still answered."""
@@ -148,9 +149,10 @@ class Server:
         Cancelled: the sessions are closed; `abort` frees the socket.
         """
         self._is_closed = True
-        self._listener.stop_accepting()  # a client that comes now would be dropped unheard
-        self._signal.fire()
-        sessions = list(self._driver_of)
+        # A client that comes now would be dropped unheard.
+        self._reception.listener.stop_accepting()
+        self._reception.signal.fire()
+        sessions = list(self._reception.driver_of)
         for session in sessions:
             session.close_now(code, reason)
         for session in sessions:
@@ -160,10 +162,32 @@ class Server:
     def abort(self) -> None:
         """Drop everything at once; clients that were not told find out by their timers."""
         self._is_closed = True
-        self._signal.fire()
-        self._listener.close()
+        self._reception.signal.fire()
+        self._reception.listener.close()
 
-    # --- connections and sessions ---
+
+class _Reception:
+    """Gives each connection its session, and knows the sessions that there are."""
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        transport_config: TransportConfig,
+        *,
+        config: SessionConfig,
+        directory: TrackDirectory | None,
+        takes_offers: bool,
+        admission: Admission,
+    ) -> None:
+        self.listener = Listener(configuration, transport_config, self)
+        self.driver_of: dict[MoqtSession, Driver] = {}
+        self.established: dict[MoqtSession, None] = {}
+        self.signal = Signal()
+        """Fires when a session is established, and when the server closes."""
+        self._config = config
+        self._directory = directory
+        self._takes_offers = takes_offers
+        self._admission = admission
 
     def on_connection(self, driver: Driver) -> None:
         """Give a new connection its session."""
@@ -178,14 +202,14 @@ class Server:
         moqt_session = MoqtSession(
             session, driver, config=self._config, takes_offers=self._takes_offers, keeper=self
         )
-        self._driver_of[moqt_session] = driver
+        self.driver_of[moqt_session] = driver
 
     def session_established(self, session: MoqtSession) -> None:
         """Both SETUPs are done."""
-        self._established[session] = None
-        self._signal.fire()
+        self.established[session] = None
+        self.signal.fire()
 
     def session_finished(self, session: MoqtSession) -> None:
         """Forget the connection."""
-        self._established.pop(session, None)
-        self._listener.forget(self._driver_of.pop(session))
+        self.established.pop(session, None)
+        self.listener.forget(self.driver_of.pop(session))

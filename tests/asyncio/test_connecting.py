@@ -87,7 +87,7 @@ async def test_an_untrusted_certificate_is_refused(certificate: CertificatePair)
             ):
                 pytest.fail("connected")
         assert failed.value.problem is errors.ConnectProblem.CERTIFICATE
-        await poll(lambda: not server._driver_of)
+        await poll(lambda: not server._reception.driver_of)
 
 
 async def test_insecure_warns_and_connects(certificate: CertificatePair) -> None:
@@ -288,7 +288,7 @@ async def test_many_sessions_share_one_socket(certificate: CertificatePair) -> N
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(one())
-        await poll(lambda: not server._listener.drivers)
+        await poll(lambda: not server._reception.listener.drivers)
 
 
 async def test_no_warning_is_raised_when_verified(certificate: CertificatePair) -> None:
@@ -323,7 +323,7 @@ async def test_a_server_closes_while_a_handshake_times_out(certificate: Certific
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             for datagram, address in client.datagrams_to_send(now=time.monotonic()):
                 udp.sendto(datagram, address)
-        await poll(lambda: bool(server._driver_of))
+        await poll(lambda: bool(server._reception.driver_of))
         async with asyncio.timeout(20):
             await server.close()
-        assert not server._driver_of
+        assert not server._reception.driver_of

@@ -254,7 +254,7 @@ async def test_leaving_everything_in_the_middle_of_a_move(certificate: Certifica
         serving(certificate, directory_with(track)) as first,
     ):
         async with client_of(first, certificate) as client, client.subscribe(NAME) as subscription:
-            second._listener.stop_accepting()
+            second._reception.listener.stop_accepting()
             first.goaway(url(second))
             await poll(lambda: client.session.goaway_received is not None)
             write_group(track, 0, objects=1)
