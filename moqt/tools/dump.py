@@ -146,15 +146,17 @@ def _lines(records: list[Record]) -> Iterator[str]:
 
 
 def _flat(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, dict):
+    if value == {}:
+        yield f"{path}: (empty)"
+    elif isinstance(value, dict):
         for name, part in value.items():
             yield from _flat(part, f"{path}.{name}" if path else name)
     elif isinstance(value, list):
         for number, part in enumerate(value):
             yield from _flat(part, f"{path}[{number}]")
     else:
-        is_prefix = path.rpartition(".")[2] == "prefix"
-        yield f"{path}: {escaped(str(value)) or ('(all)' if is_prefix else '')}"
+        of_nothing = "(all)" if path.endswith("prefix") else ""
+        yield f"{path}: {escaped(str(value)) or of_nothing}"
 
 
 _EPILOG = """\

@@ -9,7 +9,9 @@ from typing import Any
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire.datagrams import ObjectDatagram
 from moqt.wire.fields import KeyValue
+from moqt.wire.filters import LocationFilter, LocationFilterType
 from moqt.wire.options import OptionType, SetupOptions
+from moqt.wire.params import FillParameters
 from moqt.wire.properties import PropertyType, TrackProperties, parse_pairs
 from moqt.wire.tokens import AuthorizationToken
 
@@ -17,6 +19,16 @@ __all__ = ["Plain", "describe"]
 
 Plain = dict[str, Any]
 """What JSON can say: names to numbers, texts, lists and the like."""
+
+_FILTER_FIELDS = {
+    LocationFilterType.NONE: 0,
+    LocationFilterType.NEXT_OBJECT: 0,
+    LocationFilterType.RELATIVE: 1,
+    LocationFilterType.ABSOLUTE: 2,
+    LocationFilterType.END_GROUP: 3,
+    LocationFilterType.END_OBJECT: 4,
+}
+"""How many of a filter's fields behind its type are on the wire (MOQT-22 9.20.9)."""
 
 _ADDRESSES = frozenset({"path", "new_session_uri", "connect_uri"})
 """Texts whose query may carry a secret."""
@@ -33,6 +45,9 @@ def describe(value: object, *, whole: bool = False) -> Plain:
     if isinstance(value, SetupOptions):
         return _options(value, whole=whole)
     found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, LocationFilter):
+        sent = ("type", "start_group", "start_object", "end_group", "end_object")
+        found = {name: found[name] for name in sent[: 1 + _FILTER_FIELDS[value.type]]}
     if isinstance(value, ObjectDatagram):
         found["payload_length"] = len(found.pop("payload"))
     plain = {name: _plain(name, part, whole=whole) for name, part in found.items() if _says(part)}
@@ -44,7 +59,11 @@ def describe(value: object, *, whole: bool = False) -> Plain:
             if whole:
                 pairs = parse_pairs(value.properties, "properties")  # readers have checked them
                 plain["properties"] = [_property(pair, whole=True) for pair in pairs]
-    return {name: part for name, part in plain.items() if part not in ({}, [])}
+    return {
+        name: part
+        for name, part in plain.items()
+        if part not in ({}, []) or isinstance(found[name], FillParameters)
+    }
 
 
 def _says(part: object) -> bool:

@@ -19,6 +19,7 @@ from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire import vi64
 from moqt.wire.fetch_objects import FetchWriter
 from moqt.wire.fields import KeyValue
+from moqt.wire.filters import LocationFilter
 from moqt.wire.framing import encode_message
 from moqt.wire.messages import (
     Goaway,
@@ -29,6 +30,7 @@ from moqt.wire.messages import (
     SubscribeOk,
 )
 from moqt.wire.options import SetupOptions
+from moqt.wire.params import FillParameters, Parameters
 from moqt.wire.properties import ObjectProperties, TrackProperties
 from moqt.wire.streams import FetchHeader, SubgroupHeader, encode_subgroup_header
 from moqt.wire.tokens import AuthorizationToken
@@ -386,6 +388,33 @@ def test_fills_are_told_from_fetches() -> None:
     assert first.endswith("<- stream 3 (fill, SUBSCRIBE 0): fetch_header request_id=0")
     assert second.endswith("<- stream 7 (fill, SUBSCRIBE 0): fetch_header request_id=2")
     assert other.endswith("<- stream 11 (Objects, request 4): fetch_header request_id=4")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (LocationFilter.none(), {"type": "none"}),
+        (LocationFilter.next_object(), {"type": "next_object"}),
+        (LocationFilter.relative(1), {"type": "relative", "start_group": 1}),
+        (
+            LocationFilter.absolute(Location(2, 0)),
+            {"type": "absolute", "start_group": 2, "start_object": 0},
+        ),
+        (
+            LocationFilter.groups(first=0, last=3),
+            {"type": "end_group", "start_group": 0, "start_object": 0, "end_group": 3},
+        ),
+    ],
+)
+def test_filters_and_fills_are_shown_as_sent(
+    wanted: LocationFilter, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters = Parameters(location_filter=wanted, fill=FillParameters())
+    octets = encode_message(Subscribe(0, NAME, parameters))
+    (record,) = decode(Kind.REQUEST, octets)
+    assert record["parameters"] == {"location_filter": expected, "fill": {}}
+    assert main(["--kind", "request", octets.hex()]) == 0
+    assert "parameters.fill: (empty)" in capsys.readouterr().out
 
 
 def test_an_empty_prefix_is_said_to_be_all(capsys: pytest.CaptureFixture[str]) -> None:
