@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kvcs.watch import Watching
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.following import Place
     from moqt.asyncio.session import MoqtSession
     from moqt.errors import RequestRejected
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace

@@ -23,7 +23,7 @@ from kvcs.names import MANIFEST, MANIFEST_COSE, DataTrackName, PublicationName
 from kvcs.production import Encoding, PreparedLayer, Production, SegmentProduction, prepare_layer
 from kvcs.stats import PublicationStats
 from moqt.codes import PublishDoneCode
-from moqt.session.source import TrackSource
+from moqt.session.publish.source import TrackSource
 from moqt.types import Location
 from moqt.wire.properties import TrackProperties
 

@@ -20,7 +20,7 @@ from moqt.asyncio.dialing import dialer
 from moqt.asyncio.server import serve
 from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import PublishDoneCode
-from moqt.session.directory import TrackDirectory
+from moqt.session.publish.directory import TrackDirectory
 from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.server import Server
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken, TokenPolicy
+    from moqt.session.access.authorization import AuthToken, TokenPolicy
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
 

@@ -12,7 +12,7 @@ from kvcs.retrieval import FetchRequest, LiveRequest, TrackPlan
 from kvcs.wanted import Lease, Verification
 from moqt.errors import MoqtError, RequestRejected, StreamReset, TimedOut
 from moqt.events import FillEnded, ObjectReceived, SubgroupEnded
-from moqt.session.sink import Placement
+from moqt.session.receive.sink import Placement
 from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         TrackPublication,
         TrackStatus,
     )
-    from moqt.session.authorization import (
+    from moqt.session.access.authorization import (
         Allowed,
         AuthToken,
         Decision,
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
         TokenPolicy,
     )
     from moqt.session.config import SessionConfig
-    from moqt.session.directory import TrackDirectory
-    from moqt.session.request_goaway import ServedRequest
-    from moqt.session.request_options import FetchOptions, SubscribeOptions
-    from moqt.session.sink import ObjectSink, Placement
-    from moqt.session.source import SubgroupWriter, TrackSource
+    from moqt.session.publish.directory import TrackDirectory
+    from moqt.session.publish.source import SubgroupWriter, TrackSource
+    from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
+    from moqt.session.receive.sink import ObjectSink, Placement
+    from moqt.session.request.request_goaway import ServedRequest
     from moqt.session.stats import SessionStats
     from moqt.tls import CertificateFacts, Pem
     from moqt.uri import MoqtUri
@@ -159,25 +159,25 @@ __all__ = [
 
 _HOMES = {
     "AcceptedNamespace": "moqt.asyncio.namespaces",
-    "Allowed": "moqt.session.authorization",
-    "AuthToken": "moqt.session.authorization",
+    "Allowed": "moqt.session.access.authorization",
+    "AuthToken": "moqt.session.access.authorization",
     "CertificateFacts": "moqt.tls",
     "Client": "moqt.asyncio.following_client",
     "CongestionControl": "moqt.asyncio.config",
     "ConnectProgress": "moqt.asyncio.info",
     "ConnectionInfo": "moqt.asyncio.info",
-    "Decision": "moqt.session.authorization",
-    "Denial": "moqt.session.authorization",
-    "Denied": "moqt.session.authorization",
+    "Decision": "moqt.session.access.authorization",
+    "Denial": "moqt.session.access.authorization",
+    "Denied": "moqt.session.access.authorization",
     "Fetch": "moqt.asyncio.tracks",
     "FetchItem": "moqt.asyncio.tracks",
-    "FetchOptions": "moqt.session.request_options",
+    "FetchOptions": "moqt.session.receive.request_options",
     "FillParameters": "moqt.wire.params",
     "FollowConfig": "moqt.asyncio.following",
     "IdRange": "moqt.wire.filters",
     "InsecureConnectionWarning": "moqt.asyncio.client",
     "KeyValue": "moqt.wire.fields",
-    "KnownTokens": "moqt.session.authorization",
+    "KnownTokens": "moqt.session.access.authorization",
     "LocationFilter": "moqt.wire.filters",
     "MoqtSession": "moqt.asyncio.session",
     "MoqtUri": "moqt.uri",
@@ -185,35 +185,35 @@ _HOMES = {
     "NamespaceListing": "moqt.asyncio.namespaces",
     "NamespacePublication": "moqt.asyncio.namespaces",
     "NamespaceSubscription": "moqt.asyncio.namespaces",
-    "ObjectSink": "moqt.session.sink",
+    "ObjectSink": "moqt.session.receive.sink",
     "Offer": "moqt.asyncio.namespaces",
     "TracksSubscription": "moqt.asyncio.namespaces",
     "Offers": "moqt.asyncio.namespaces",
     "Pem": "moqt.tls",
-    "Placement": "moqt.session.sink",
+    "Placement": "moqt.session.receive.sink",
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
-    "RequestAccess": "moqt.session.authorization",
+    "RequestAccess": "moqt.session.access.authorization",
     "RequestKind": "moqt.wire.rules",
     "RoamingFetch": "moqt.asyncio.roaming_fetch",
     "RoamingNamespaces": "moqt.asyncio.roaming_namespaces",
     "RoamingSubscription": "moqt.asyncio.roaming_subscription",
-    "ServedRequest": "moqt.session.request_goaway",
+    "ServedRequest": "moqt.session.request.request_goaway",
     "Server": "moqt.asyncio.server",
-    "SessionAccess": "moqt.session.authorization",
+    "SessionAccess": "moqt.session.access.authorization",
     "SessionConfig": "moqt.session.config",
     "SessionStats": "moqt.session.stats",
     "SetupOptions": "moqt.wire.options",
-    "SubgroupWriter": "moqt.session.source",
-    "SubscribeOptions": "moqt.session.request_options",
+    "SubgroupWriter": "moqt.session.publish.source",
+    "SubscribeOptions": "moqt.session.receive.request_options",
     "Subscription": "moqt.asyncio.tracks",
     "SubscriptionItem": "moqt.asyncio.tracks",
-    "TokenPolicy": "moqt.session.authorization",
-    "TrackDirectory": "moqt.session.directory",
+    "TokenPolicy": "moqt.session.access.authorization",
+    "TrackDirectory": "moqt.session.publish.directory",
     "TrackItem": "moqt.asyncio.namespaces",
     "TrackProperties": "moqt.wire.properties",
     "TrackPublication": "moqt.asyncio.tracks",
-    "TrackSource": "moqt.session.source",
+    "TrackSource": "moqt.session.publish.source",
     "TrackStatus": "moqt.asyncio.tracks",
     "TransportConfig": "moqt.asyncio.config",
     "connect": "moqt.asyncio.client",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvcs.recovery import Source
     from kvcs.stats import ConsumerStats, RetrievalStats
     from moqt.asyncio.config import TransportConfig
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace

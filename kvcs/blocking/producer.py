@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvcs.publication import Segment as AsyncSegment
     from kvcs.stats import ProducerStats, PublicationStats
     from moqt.asyncio.config import TransportConfig
-    from moqt.session.authorization import AuthToken, TokenPolicy
+    from moqt.session.access.authorization import AuthToken, TokenPolicy
     from moqt.session.config import SessionConfig
     from moqt.tls import Pem
     from moqt.types import TrackNamespace

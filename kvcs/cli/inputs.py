@@ -16,7 +16,7 @@ from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.errors import InvalidDescriptor, InvalidKey
 from kvcs.kvsp.descriptor import MAX_DESCRIPTOR_OCTETS, Descriptor
 from kvcs.kvsp.identity import Scope
-from moqt.session.authorization import OUT_OF_BAND, AuthToken
+from moqt.session.access.authorization import OUT_OF_BAND, AuthToken
 from moqt.types import FullTrackName
 
 if TYPE_CHECKING:

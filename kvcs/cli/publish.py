@@ -23,7 +23,7 @@ from kvcs.kvsp.identity import Prefix
 from kvcs.kvsp.shapes import Layout  # noqa: TC001  as above
 from kvcs.names import NamespaceForm
 from kvcs.publisher import Producer
-from moqt.session.authorization import KnownTokens
+from moqt.session.access.authorization import KnownTokens
 from moqt.tls import load_identity
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.shapes import AnyArray
     from kvcs.publisher import Publication, Segment
     from moqt.asyncio.config import TransportConfig
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
 
 __all__ = ["publish"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.names import NamespaceForm
     from moqt.asyncio.config import TransportConfig
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.types import TrackNamespace
 
 __all__ = ["Wanted", "publication_line", "retrieving", "wanted"]

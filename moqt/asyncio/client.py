@@ -22,7 +22,7 @@ from moqt.asyncio.info import ConnectProgress
 from moqt.asyncio.session import MoqtSession
 from moqt.codes import SessionErrorCode
 from moqt.errors import ConnectProblem
-from moqt.session.authorization import Admission, checked_tokens
+from moqt.session.access.authorization import Admission, checked_tokens
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.tls import load_trust
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.binding import Loss
     from moqt.asyncio.endpoint import Address
-    from moqt.session.authorization import AuthToken, TokenPolicy
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.access.authorization import AuthToken, TokenPolicy
+    from moqt.session.publish.directory import TrackDirectory
     from moqt.tls import Pem
 
 _CERTIFICATE_ALERTS = frozenset(

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.publish.directory import TrackDirectory
     from moqt.tls import Pem
     from moqt.uri import MoqtUri
 

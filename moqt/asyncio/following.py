@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.types import FullTrackName
 
 __all__ = ["FollowConfig", "Place", "Sessions", "Visit", "follow"]

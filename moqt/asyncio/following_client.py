@@ -13,7 +13,7 @@ from moqt.asyncio.roaming_namespaces import RoamingNamespaces
 from moqt.asyncio.roaming_subscription import RoamingSubscription
 from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import GroupOrder
-from moqt.session.request_options import FetchOptions, SubscribeOptions
+from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
 from moqt.uri import MoqtUri
 from moqt.wire.properties import DEFAULT_PRIORITY
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.session import MoqtSession
     from moqt.asyncio.tracks import TrackStatus
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.sink import ObjectSink
     from moqt.tls import Pem
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.types import Location, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter

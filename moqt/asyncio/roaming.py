@@ -18,7 +18,7 @@ from moqt.asyncio.namespaces import NamespaceSubscription
 from moqt.asyncio.requests import Signal
 from moqt.asyncio.tracks import Fetch, Subscription
 from moqt.codes import PublishDoneCode, StreamResetCode
-from moqt.session.sink import Placement
+from moqt.session.receive.sink import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.following import Place, Sessions, Visit
     from moqt.asyncio.session import MoqtSession
     from moqt.session import events
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.sink import ObjectSink
     from moqt.types import FullTrackName, Location, Object, ObjectHeader
 
 __all__ = ["Gate", "Leg", "Roaming", "gate_of"]

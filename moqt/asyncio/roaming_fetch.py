@@ -19,8 +19,8 @@ from moqt.wire.filters import LocationFilter, LocationFilterType
 if TYPE_CHECKING:
     from moqt.asyncio.following import Place, Sessions
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.request_options import FetchOptions
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.request_options import FetchOptions
+    from moqt.session.receive.sink import ObjectSink
 
 __all__ = ["RoamingFetch"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.following import Place, Sessions
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.types import TrackNamespace
 
 __all__ = ["RoamingNamespaces"]

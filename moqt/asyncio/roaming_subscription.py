@@ -13,14 +13,14 @@ from moqt.asyncio.roaming import Leg, Roaming, gate_of
 from moqt.asyncio.tracks import Subscription, SubscriptionItem
 from moqt.codes import StreamResetCode
 from moqt.session import events
-from moqt.session.arrivals import Arrivals
+from moqt.session.receive.arrivals import Arrivals
 from moqt.wire.params import FillParameters
 
 if TYPE_CHECKING:
     from moqt.asyncio.following import Place, Sessions
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.request_options import SubscribeOptions
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.request_options import SubscribeOptions
+    from moqt.session.receive.sink import ObjectSink
     from moqt.types import FullTrackName, Location
     from moqt.wire.properties import TrackProperties
 

@@ -12,7 +12,7 @@ from moqt.asyncio.listener import Listener
 from moqt.asyncio.requests import Signal
 from moqt.asyncio.session import MoqtSession
 from moqt.codes import SessionErrorCode
-from moqt.session.authorization import Admission
+from moqt.session.access.authorization import Admission
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
 from moqt.tls import load_identity
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
     from moqt.asyncio.binding import Driver
-    from moqt.session.authorization import TokenPolicy
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.access.authorization import TokenPolicy
+    from moqt.session.publish.directory import TrackDirectory
     from moqt.tls import Pem
 
 

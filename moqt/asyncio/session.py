@@ -17,10 +17,10 @@ from moqt.uri import MoqtUri
 if TYPE_CHECKING:
     from moqt.asyncio.binding import Driver
     from moqt.session import events
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
     from moqt.session.core import Session
-    from moqt.session.request_goaway import ServedRequest
+    from moqt.session.request.request_goaway import ServedRequest
     from moqt.session.stats import SessionStats
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.options import SetupOptions

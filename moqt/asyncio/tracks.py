@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from moqt.asyncio.requests import RequestHost
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.types import Location
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters

@@ -23,7 +23,7 @@ from moqt.asyncio.tracks import (
     TrackStatusRequest,
 )
 from moqt.codes import GroupOrder, RequestErrorCode
-from moqt.session.request_options import FetchOptions, SubscribeOptions
+from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
 from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from moqt.asyncio.binding import Driver
     from moqt.asyncio.desk import RequestDesk
     from moqt.session import events
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.core import Session
-    from moqt.session.sink import ObjectSink
-    from moqt.session.source import TrackSource
+    from moqt.session.publish.source import TrackSource
+    from moqt.session.receive.sink import ObjectSink
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter
     from moqt.wire.params import FillParameters

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
-from moqt.session.request_goaway import ServedRequest, send_goaway
-from moqt.session.request_options import FetchOptions, SubscribeOptions
-from moqt.session.subscribe_request import PublicationOffer, SubscribeRequest
+from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
+from moqt.session.receive.subscribe_request import PublicationOffer, SubscribeRequest
+from moqt.session.request.request_goaway import ServedRequest, send_goaway
 from moqt.wire.params import NO_PARAMETERS, Parameters
 from moqt.wire.properties import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.session.context import SessionContext
     from moqt.session.control import Control
-    from moqt.session.namespaces import Namespaces
-    from moqt.session.offers import Offers
-    from moqt.session.publisher import Publisher
-    from moqt.session.requests import Requests
-    from moqt.session.sink import ObjectSink
-    from moqt.session.source import TrackSource
-    from moqt.session.subscriber import Subscriber
+    from moqt.session.discover.namespaces import Namespaces
+    from moqt.session.publish.publisher import Publisher
+    from moqt.session.publish.source import TrackSource
+    from moqt.session.receive.offers import Offers
+    from moqt.session.receive.sink import ObjectSink
+    from moqt.session.receive.subscriber import Subscriber
+    from moqt.session.request.requests import Requests
     from moqt.types import FullTrackName, Object, TrackNamespace
     from moqt.wire.filters import LocationFilter, RangeFilter, RangeFilterKind
     from moqt.wire.params import FillParameters

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.codes import StreamResetCode
-    from moqt.session.budget import ReadBudget
     from moqt.session.config import Role, SessionConfig
     from moqt.session.events import Event
+    from moqt.session.receive.budget import ReadBudget
     from moqt.session.transport import Transport
     from moqt.wire.options import SetupOptions
 

@@ -9,7 +9,7 @@ from moqt.codes import SessionErrorCode
 from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.config import Role
 from moqt.session.events import GoawayReceived, SessionEstablished
-from moqt.session.reassembly import Reassembly
+from moqt.session.request.reassembly import Reassembly
 from moqt.wire.framing import MessageReader, encode_message
 from moqt.wire.messages import Goaway, Setup
 from moqt.wire.rules import validate_goaway, validate_setup
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moqt.session.context import SessionContext
-    from moqt.session.requests import Requests
+    from moqt.session.request.requests import Requests
     from moqt.session.timers import Timer
     from moqt.wire.messages import Message
     from moqt.wire.options import SetupOptions

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, RemoteProtocolError
+from moqt.session.access.gatekeeper import Gatekeeper
+from moqt.session.access.token_sender import TokenSender
 from moqt.session.commands import SessionCommands
 from moqt.session.config import Role
 from moqt.session.context import Ending, SessionContext
 from moqt.session.control import Control
-from moqt.session.datagrams import Datagrams
-from moqt.session.early import EarlyStreams
+from moqt.session.discover.namespaces import Namespaces
 from moqt.session.events import SessionEnded
-from moqt.session.gatekeeper import Gatekeeper
-from moqt.session.inbound import Inbound
-from moqt.session.namespaces import Namespaces
-from moqt.session.offers import Offers
-from moqt.session.publisher import Publisher
-from moqt.session.requests import Requests
-from moqt.session.subscriber import Subscriber
-from moqt.session.token_sender import TokenSender
+from moqt.session.publish.publisher import Publisher
+from moqt.session.receive.datagrams import Datagrams
+from moqt.session.receive.inbound import Inbound
+from moqt.session.receive.offers import Offers
+from moqt.session.receive.subscriber import Subscriber
+from moqt.session.request.early import EarlyStreams
+from moqt.session.request.requests import Requests
 from moqt.wire.messages import (
     Fetch,
     Publish,
@@ -43,11 +43,11 @@ from moqt.wire.options import SetupOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moqt.session.authorization import Admission, AuthToken
+    from moqt.session.access.authorization import Admission, AuthToken
     from moqt.session.config import SessionConfig
-    from moqt.session.directory import TrackDirectory
     from moqt.session.events import Event
-    from moqt.session.requests import Opener, RequestStream
+    from moqt.session.publish.directory import TrackDirectory
+    from moqt.session.request.requests import Opener, RequestStream
     from moqt.session.stats import SessionStats
     from moqt.session.transport import Transport
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from moqt.session.authorization import Admission, AuthToken
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.access.authorization import Admission, AuthToken
     from moqt.session.events import Event
+    from moqt.session.publish.directory import TrackDirectory
 
 __all__ = ["SessionPair"]
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moqt.codes import SessionErrorCode, StreamResetCode
-    from moqt.session.authorization import Admission, AuthToken
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.access.authorization import Admission, AuthToken
     from moqt.session.events import Event
+    from moqt.session.publish.directory import TrackDirectory
     from moqt.wire.messages import Message
 
 __all__ = ["ScriptedPeer", "ScriptedTransport"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-from moqt.session.authorization import OUT_OF_BAND, AuthToken
+from moqt.session.access.authorization import OUT_OF_BAND, AuthToken
 from moqt.tls import load_trust
 from moqt.types import TrackNamespace
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.info import ConnectionInfo
     from moqt.asyncio.session import MoqtSession
-    from moqt.session.authorization import AuthToken
+    from moqt.session.access.authorization import AuthToken
     from moqt.tls import CertificateFacts, Pem
 
 __all__ = ["Namespaces", "Report", "main", "probe"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
-from moqt.session.reassembly import Reassembly
+from moqt.session.request.reassembly import Reassembly
 from moqt.wire.cursor import NeedMore, OpenReader, malformed
 from moqt.wire.fetch_objects import FetchReader
 from moqt.wire.framing import MESSAGES, decode_body

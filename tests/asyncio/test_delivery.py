@@ -12,7 +12,7 @@ import moqt
 from moqt import errors
 from moqt.asyncio.transport import DATAGRAMS_AHEAD
 from moqt.events import ObjectReceived, SubgroupEnded
-from moqt.session.source import MAX_DATAGRAM_OBJECT_OCTETS
+from moqt.session.publish.source import MAX_DATAGRAM_OBJECT_OCTETS
 from moqt.wire.properties import TrackProperties
 from tests.asyncio.endpoints import NAME, connected, directory_with, poll, serving, write_group
 from tests.asyncio.quic_pair import quic_pair

@@ -13,7 +13,7 @@ from moqt import errors
 from moqt.asyncio import dialing
 from moqt.asyncio.dialing import dialer
 from moqt.asyncio.token_scope import TokenScope
-from moqt.session.authorization import Allowed, Denied, KnownTokens, SessionAccess
+from moqt.session.access.authorization import Allowed, Denied, KnownTokens, SessionAccess
 from moqt.uri import MoqtUri
 from tests.asyncio.endpoints import NAME, directory_with, poll, read_objects, serving
 from tests.asyncio.quic_pair import QUICK

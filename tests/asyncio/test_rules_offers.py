@@ -10,7 +10,7 @@ import pytest
 import moqt
 from moqt import errors
 from moqt.events import ObjectReceived, PublicationOffered
-from moqt.session.served_subscription import ServedSubscription
+from moqt.session.publish.served_subscription import ServedSubscription
 from tests.asyncio.endpoints import (
     NAME,
     NAMESPACE,

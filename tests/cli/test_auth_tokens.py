@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from kvcs.cli import inputs, main
 from kvcs.cli.exits import CommandError, ExitCode
-from moqt.session.authorization import AuthToken
+from moqt.session.access.authorization import AuthToken
 from tests.cli.network import DESCRIPTOR, TOKENS, Command, Keys, random_layers
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from moqt.codes import (
 )
 from moqt.errors import RemoteProtocolError
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.cursor import Reader

@@ -9,9 +9,9 @@ import pytest
 from moqt.codes import GroupOrder, RequestErrorCode
 from moqt.errors import LocalProtocolError, RequestRejected
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceOffered, PublicationOffered
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.fields import KeyValue

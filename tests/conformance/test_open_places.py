@@ -6,7 +6,6 @@ import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     FetchEstablished,
     ObjectReceived,
@@ -14,7 +13,8 @@ from moqt.session.events import (
     RequestRejected,
     TrackMalformed,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import Location, TrackNamespace
 from moqt.wire.fields import KeyValue

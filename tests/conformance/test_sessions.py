@@ -11,8 +11,8 @@ import pytest
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
-from moqt.session.directory import TrackDirectory
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer, ScriptedTransport
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.uri import MoqtUri

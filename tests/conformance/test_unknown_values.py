@@ -11,7 +11,6 @@ from moqt.codes import (
     StreamResetCode,
 )
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceOffered,
     ObjectReceived,
@@ -21,6 +20,7 @@ from moqt.session.events import (
     SubscriptionEstablished,
     TrackMalformed,
 )
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.types import ObjectHeader
 from moqt.wire.fields import KeyValue

@@ -12,9 +12,9 @@ from enum import IntEnum
 
 from moqt.codes import RequestErrorCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceOffered, ObjectReceived, PublicationOffered, SessionEnded
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.params import FillParameters

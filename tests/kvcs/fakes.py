@@ -16,7 +16,7 @@ from moqt.wire.options import SetupOptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.sink import ObjectSink
     from moqt.types import FullTrackName
 
 CUT = StreamReset(StreamResetCode.INTERNAL_ERROR, 0x52E4A40FA8DB)

@@ -15,7 +15,7 @@ from kvcs.kvsp.identity import Prefix
 from kvcs.manifest import Manifest, SegmentEntry
 from kvcs.names import MANIFEST, DataTrackName, PublicationName, new_publication_id
 from kvcs.publisher import Producer
-from moqt.session.source import TrackSource
+from moqt.session.publish.source import TrackSource
 from tests.kvcs.stage import CONSUMING, PRODUCING, QUICK
 from tests.kvcs.support import SCOPE, describe, octets_of, tensors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from moqt.codes import GroupOrder, ObjectStatus
-from moqt.session.sink import Placement
+from moqt.session.receive.sink import Placement
 from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
 from moqt.wire.fetch_objects import FetchWriter
 from moqt.wire.messages import SubscribeOk
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from moqt.session.events import ObjectReceived
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.sink import ObjectSink
     from moqt.testing import ScriptedPeer
 
 NAMESPACE = TrackNamespace.of("kv", "a")

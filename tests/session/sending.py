@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 from moqt.codes import GroupOrder, ObjectStatus, StreamResetCode
 from moqt.session.config import Role, SessionConfig
 from moqt.session.context import SessionContext
-from moqt.session.directory import TrackDirectory
-from moqt.session.publisher import Publisher
-from moqt.session.requests import Requests
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.publisher import Publisher
+from moqt.session.publish.source import TrackSource
+from moqt.session.request.requests import Requests
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.fetch_objects import FetchReader
 from moqt.wire.filters import LocationFilter
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from moqt.codes import SessionErrorCode
-    from moqt.session.requests import Opener, RequestStream
+    from moqt.session.request.requests import Opener, RequestStream
     from moqt.wire.messages import Message
     from moqt.wire.properties import TrackProperties
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode, StreamResetCode
-from moqt.session.authorization import (
+from moqt.session.access.authorization import (
     Admission,
     Allowed,
     AuthToken,
@@ -18,7 +18,6 @@ from moqt.session.authorization import (
     SessionAccess,
 )
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceOffered,
     NamespaceWithdrawn,
@@ -31,7 +30,8 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.messages import (
@@ -56,7 +56,7 @@ from tests.session.test_tokens import Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from moqt.session.requests import Opener
+    from moqt.session.request.requests import Opener
 
 TOKEN = AuthToken(5, b"a secret")
 WIRE = AuthorizationToken.use_value(5, b"a secret")

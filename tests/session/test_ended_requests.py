@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceWithdrawn
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.types import TrackNamespace
 from moqt.wire.messages import (

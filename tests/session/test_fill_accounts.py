@@ -6,7 +6,7 @@ import pytest
 
 from moqt.codes import PublishDoneCode, StreamResetCode
 from moqt.session.events import FillEnded, ObjectReceived, SubscriptionEnded
-from moqt.session.subscription import MAX_DONE_WAIT_S
+from moqt.session.receive.subscription import MAX_DONE_WAIT_S
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from moqt.codes import PublishDoneCode, RequestErrorCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceOffered, ObjectReceived, PublicationOffered, SessionEnded
-from moqt.session.requests import Opener
-from moqt.session.source import TrackSource
-from moqt.session.states import Phase, is_allowed
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
+from moqt.session.request.requests import Opener
+from moqt.session.request.states import Phase, is_allowed
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import ObjectStatus, PublishDoneCode, RequestErrorCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import SubscriptionEnded
-from moqt.session.source import TrackSource
-from moqt.session.subscription import Subscription
-from moqt.session.track_state import GroupState, TrackState
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
+from moqt.session.receive.subscription import Subscription
+from moqt.session.receive.track_state import GroupState, TrackState
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, ObjectHeader
 from moqt.wire.filters import LocationFilter

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moqt.codes import GroupOrder, StreamResetCode
-from moqt.session import duplicates, track_state
 from moqt.session.events import ObjectReceived, TrackMalformed
+from moqt.session.receive import duplicates, track_state
 from moqt.testing import ScriptedPeer
 from moqt.types import ObjectHeader
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram
@@ -24,7 +24,7 @@ from tests.session.receiving import subgroup as whole_subgroup
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from moqt.session.sink import ObjectSink
+    from moqt.session.receive.sink import ObjectSink
 
 IMMUTABLE = 0xB
 PRIORITY = 128

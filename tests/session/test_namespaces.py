@@ -6,9 +6,8 @@ import pytest
 
 from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
-from moqt.session.authorization import AuthToken
+from moqt.session.access.authorization import AuthToken
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceFound,
     NamespaceGone,
@@ -20,6 +19,7 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.messages import (

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     FetchEnded,
     NamespaceFound,
@@ -25,7 +24,8 @@ from moqt.session.events import (
     SubscriptionEnded,
     SubscriptionEstablished,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import LinkConditions, SessionPair
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind

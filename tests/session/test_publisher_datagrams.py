@@ -7,9 +7,9 @@ import pytest
 from moqt.codes import GroupOrder, PublishDoneCode, RangeStatus
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import ObjectReceived, SubscriptionEnded
-from moqt.session.source import MAX_DATAGRAM_OBJECT_OCTETS, TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import MAX_DATAGRAM_OBJECT_OCTETS, TrackSource
 from moqt.testing import LinkConditions, SessionPair
 from moqt.types import Location, ObjectHeader
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram, parse_datagram

@@ -19,7 +19,7 @@ from moqt.wire.streams import SubgroupHeader
 from tests.session.sending import MANY, NAME, Got, Sending, payload_of, places
 
 if TYPE_CHECKING:
-    from moqt.session.source import SubgroupWriter, TrackSource
+    from moqt.session.publish.source import SubgroupWriter, TrackSource
 
 OPERATIONS = ["write", "write_many", "next_group", "subgroup", "room", "flush", "narrow"]
 SUBSCRIBING = ["join", "join_descending", "update", "refill"]

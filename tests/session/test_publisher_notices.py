@@ -9,9 +9,9 @@ from moqt.codes import (
 )
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import SessionEnded, StateNotified
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.types import FullTrackName, Location
 from moqt.wire.filters import LocationFilter

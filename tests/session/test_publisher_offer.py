@@ -8,7 +8,7 @@ from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
 from moqt.session.events import RequestAccepted, RequestEnded, RequestRejected
-from moqt.session.source import TrackSource
+from moqt.session.publish.source import TrackSource
 from moqt.testing.scripted import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.filters import LocationFilter

@@ -9,7 +9,6 @@ import pytest
 
 from moqt.codes import GroupOrder, ObjectStatus, PublishDoneCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     EndOfRangeReceived,
     FetchEnded,
@@ -20,7 +19,8 @@ from moqt.session.events import (
     SubscriptionEstablished,
     UpdateAccepted,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing.link import LinkConditions
 from moqt.testing.pair import SessionPair
 from moqt.types import FullTrackName, Location, TrackNamespace

@@ -12,7 +12,7 @@ from moqt.codes import (
 )
 from moqt.errors import LocalProtocolError
 from moqt.session.config import SessionConfig
-from moqt.session.source import TrackSource
+from moqt.session.publish.source import TrackSource
 from moqt.types import FullTrackName, Location
 from moqt.wire.fields import KeyValue
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind

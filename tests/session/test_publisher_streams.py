@@ -23,7 +23,7 @@ from tests.session.sending import (
 )
 
 if TYPE_CHECKING:
-    from moqt.session.source import TrackSource
+    from moqt.session.publish.source import TrackSource
 
 
 def test_one_subgroup_one_stream() -> None:

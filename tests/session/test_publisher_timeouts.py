@@ -6,10 +6,10 @@ import pytest
 
 from moqt.codes import PublishDoneCode, RangeStatus, StreamResetCode
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import ObjectReceived, SubgroupEnded
-from moqt.session.source import TrackSource
-from moqt.session.timeouts import NO_TIMEOUTS, DeliveryTimeouts
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
+from moqt.session.publish.timeouts import NO_TIMEOUTS, DeliveryTimeouts
 from moqt.testing import LinkConditions, SessionPair
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter

@@ -7,7 +7,6 @@ import pytest
 from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     GoawayReceived,
     NamespaceGone,
@@ -17,8 +16,9 @@ from moqt.session.events import (
     RequestEnded,
     SubscriptionEnded,
 )
-from moqt.session.request_goaway import ServedRequest
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
+from moqt.session.request.request_goaway import ServedRequest
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.wire.messages import (
     Fetch,

@@ -9,7 +9,6 @@ import pytest
 from moqt.codes import PublishDoneCode, RequestErrorCode, SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, ResourceBusy
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceOffered,
     RequestEnded,
@@ -19,6 +18,7 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.filters import IdRange, RangeFilter, RangeFilterKind

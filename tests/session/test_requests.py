@@ -6,12 +6,12 @@ import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceOffered,
     RequestAccepted,
     RequestRejected,
 )
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.framing import encode_message

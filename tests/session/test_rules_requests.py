@@ -7,7 +7,6 @@ import pytest
 from moqt.codes import PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     FetchEnded,
     FillEnded,
@@ -17,7 +16,8 @@ from moqt.session.events import (
     RequestEnded,
     UpdateAccepted,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter, LocationFilterType

@@ -13,7 +13,7 @@ from moqt.wire.streams import FetchHeader, SubgroupHeader
 from tests.session.sending import Sending, payload_of, places, publish
 
 if TYPE_CHECKING:
-    from moqt.session.source import TrackSource
+    from moqt.session.publish.source import TrackSource
 
 PIECE = 1000
 SMALL = SessionConfig(write_octets=PIECE, max_active_streams=4)

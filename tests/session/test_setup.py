@@ -8,8 +8,8 @@ from moqt.codes import RequestErrorCode, SessionErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, SessionLeaving
 from moqt.session.config import Role, SessionConfig
 from moqt.session.core import Session
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceOffered, SessionEnded, SessionEstablished
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer, ScriptedTransport
 from moqt.wire.framing import MessageReader, encode_message
 from moqt.wire.messages import (

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from moqt.codes import GroupOrder, ObjectStatus, PublishDoneCode
 from moqt.errors import LocalProtocolError
-from moqt.session.directory import TrackDirectory
-from moqt.session.history import StoredObject, StoredSubgroup
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.history import StoredObject, StoredSubgroup
+from moqt.session.publish.source import TrackSource
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.properties import TrackProperties
 from moqt.wire.vi64 import MAX_VI64

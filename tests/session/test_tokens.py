@@ -8,7 +8,7 @@ import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.errors import RemoteProtocolError
-from moqt.session.authorization import (
+from moqt.session.access.authorization import (
     Admission,
     Allowed,
     AuthToken,
@@ -18,10 +18,10 @@ from moqt.session.authorization import (
     RequestAccess,
     SessionAccess,
 )
+from moqt.session.access.token_cache import TokenCache
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import NamespaceOffered
-from moqt.session.token_cache import TokenCache
+from moqt.session.publish.directory import TrackDirectory
 from moqt.testing import ScriptedPeer
 from moqt.wire.messages import PublishNamespace, RequestError, RequestOk, RequestUpdate, Setup
 from moqt.wire.options import SetupOptions

@@ -9,9 +9,9 @@ import pytest
 
 from moqt.codes import RequestErrorCode, SessionErrorCode
 from moqt.errors import LocalProtocolError
-from moqt.session.authorization import Admission, AuthToken, KnownTokens
+from moqt.session.access.authorization import Admission, AuthToken, KnownTokens
+from moqt.session.access.token_sender import MAX_ALIASES, MAX_DELETES
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     NamespaceOffered,
     NamespaceWithdrawn,
@@ -21,8 +21,8 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
-from moqt.session.source import TrackSource
-from moqt.session.token_sender import MAX_ALIASES, MAX_DELETES
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.wire.messages import (
     PublishNamespace,

@@ -9,13 +9,13 @@ import pytest
 from moqt.codes import GroupOrder, PublishDoneCode, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError
 from moqt.session.config import Role, SessionConfig
-from moqt.session.directory import TrackDirectory
+from moqt.session.discover.tracks_subscription import ServedTracksSubscription
 from moqt.session.events import (
     RequestRejected,
 )
-from moqt.session.publisher import Publisher
-from moqt.session.source import TrackSource
-from moqt.session.tracks_subscription import ServedTracksSubscription
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.publisher import Publisher
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.fields import KeyValue

@@ -7,7 +7,6 @@ import pytest
 from moqt.codes import GroupOrder, RequestErrorCode, StreamResetCode
 from moqt.errors import LocalProtocolError, ResourceBusy
 from moqt.session.config import Role
-from moqt.session.directory import TrackDirectory
 from moqt.session.events import (
     ObjectReceived,
     PublicationOffered,
@@ -17,7 +16,8 @@ from moqt.session.events import (
     UpdateAccepted,
     UpdateRejected,
 )
-from moqt.session.source import TrackSource
+from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.source import TrackSource
 from moqt.testing import ScriptedPeer, SessionPair
 from moqt.types import FullTrackName, TrackNamespace
 from moqt.wire.filters import (

@@ -14,7 +14,7 @@ from moqt.events import NamespaceOffered, ObjectReceived, SubgroupEnded
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from moqt.session.source import SubgroupWriter
+    from moqt.session.publish.source import SubgroupWriter
     from moqt.tls import CertificatePair
 
 TRACK_NAMES = (b"objects", b"test-track")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvcs.interop_client.main import CASES, run
-from moqt.session.authorization import AuthToken
+from moqt.session.access.authorization import AuthToken
 from moqt.tools.relay_test import cases
 from moqt.tools.relay_test.main import Settings, main, read_settings
 from moqt.tools.relay_test.tap import TapWriter

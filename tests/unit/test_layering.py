@@ -35,7 +35,7 @@ RULES: list[tuple[str, set[str], set[str]]] = [
     ),
     (
         "moqt.trace*",
-        {"moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*", "moqt.session.reassembly"}
+        {"moqt.types", "moqt.codes", "moqt.errors", "moqt.wire*", "moqt.session.request.reassembly"}
         | {"moqt.trace*"},
         set(),
     ),

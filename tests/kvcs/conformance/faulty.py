@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from kvcs.production import PreparedGroup
-    from moqt.session.source import TrackListener
+    from moqt.session.publish.source import TrackListener
 
 BLOCKS = 3
 LAYERS = 4

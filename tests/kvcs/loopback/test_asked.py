@@ -14,8 +14,8 @@ from kvcs.manifest import Manifest
 from moqt.codes import GroupOrder, RequestErrorCode
 from moqt.errors import RequestRejected
 from moqt.events import ObjectReceived
-from moqt.session.namespaces import Namespaces
-from moqt.session.publisher import Publisher
+from moqt.session.discover.namespaces import Namespaces
+from moqt.session.publish.publisher import Publisher
 from moqt.types import Location
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import Fetch, Subscribe, SubscribeNamespace

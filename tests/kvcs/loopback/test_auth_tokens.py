@@ -17,7 +17,7 @@ from moqt.asyncio.client import InsecureConnectionWarning
 from moqt.asyncio.server import serve
 from moqt.codes import RequestErrorCode
 from moqt.errors import ConnectFailed, RequestRejected
-from moqt.session.authorization import (
+from moqt.session.access.authorization import (
     Allowed,
     AuthToken,
     Denied,

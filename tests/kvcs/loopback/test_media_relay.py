@@ -15,15 +15,15 @@ import pytest
 from kvcs.keys import ProducerKey, TrustedKeys
 from moqt.codes import RequestErrorCode, StreamResetCode
 from moqt.session.config import SessionConfig
-from moqt.session.publisher import Publisher
-from moqt.session.served_subscription import ServedSubscription
+from moqt.session.publish.publisher import Publisher
+from moqt.session.publish.served_subscription import ServedSubscription
 from moqt.wire.messages import RequestError
 from tests.kvcs.stage import CONSUMING, produce, staged, take, until
 from tests.kvcs.support import describe, prompt
 
 if TYPE_CHECKING:
-    from moqt.session.history import StoredSubgroup
-    from moqt.session.requests import RequestStream
+    from moqt.session.publish.history import StoredSubgroup
+    from moqt.session.request.requests import RequestStream
     from moqt.tls import CertificatePair
     from moqt.wire.messages import Fetch
     from moqt.wire.params import FillParameters

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kvcs.publisher import Producer
-    from moqt.session.directory import TrackDirectory
+    from moqt.session.publish.directory import TrackDirectory
     from moqt.tls import CertificatePair
 
 pytestmark = [

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moqt.codes import RequestErrorCode
-from moqt.session.publisher import Publisher
+from moqt.session.publish.publisher import Publisher
 from moqt.wire.messages import RequestError
 from tests.kvcs.stage import produce, staged, take, until
 from tests.kvcs.support import describe, prompt
 
 if TYPE_CHECKING:
-    from moqt.session.requests import RequestStream
+    from moqt.session.request.requests import RequestStream
     from moqt.tls import CertificatePair
     from moqt.wire.messages import Fetch, Subscribe
 

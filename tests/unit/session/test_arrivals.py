@@ -1,4 +1,4 @@
-"""moqt.session.arrivals: what a subscription still lacks after any order of arrival."""
+"""moqt.session.receive.arrivals: what a subscription still lacks after any order of arrival."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moqt.codes import ObjectStatus
-from moqt.session.arrivals import Arrivals
+from moqt.session.receive.arrivals import Arrivals
 from moqt.types import Location, ObjectHeader
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.params import FillParameters

@@ -1,8 +1,8 @@
-"""moqt.session.held: what waits, and how little it costs."""
+"""moqt.session.receive.held: what waits, and how little it costs."""
 
 from __future__ import annotations
 
-from moqt.session.held import MAX_PIECES, HeldOctets
+from moqt.session.receive.held import MAX_PIECES, HeldOctets
 
 
 def content(held: HeldOctets) -> list[tuple[int, bytes, bool]]:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moqt.session.reassembly import Reassembly
+from moqt.session.request.reassembly import Reassembly
 
 
 @given(st.binary(max_size=60), st.data())

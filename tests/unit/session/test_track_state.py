@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from moqt.session import track_state
-from moqt.session.malformed import MalformedTrack
-from moqt.session.track_state import TrackState
+from moqt.session.receive import track_state
+from moqt.session.receive.malformed import MalformedTrack
+from moqt.session.receive.track_state import TrackState
 from moqt.types import FullTrackName, ObjectHeader, TrackNamespace
 from moqt.wire.fields import KeyValue
 from moqt.wire.object_reader import ObjectRead

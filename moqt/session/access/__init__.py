@@ -1,0 +1,1 @@
+"""Who may ask for what: policies, tokens and their aliases, the peer's and ours."""

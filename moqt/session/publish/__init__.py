@@ -1,0 +1,1 @@
+"""What we publish, what the peer asked for of it, and its way out."""

@@ -1,0 +1,1 @@
+"""What we asked for, and an Object on its way in."""
