@@ -50,7 +50,7 @@ async def relay_process(stage: Stage, *options: object) -> tuple[PeerProcess, in
         *("--cert", stage.certificate, "--key", stage.private_key),
         *options,
     )
-    await process.line("Listening on")
+    await process.serving("Listening on", port)
     return process, port
 
 

@@ -59,7 +59,9 @@ async def namespaces_to_peer(stage: Stage) -> None:
 async def namespaces_from_peer(stage: Stage) -> None:
     """SUBSCRIBE_NAMESPACE with binary fields."""
     port = stage.port()
-    await (await stage.script("publisher", "serve", port, hex_fields(BINARY))).line("READY")
+    await (await stage.script("publisher", "serve", port, hex_fields(BINARY))).serving(
+        "READY", port
+    )
     async with dial(stage, port) as session, session.subscribe_namespace(PREFIX) as found:
         item = await anext(found)
     check("what was found", item, NamespaceFound(item.request_id, BINARY))
@@ -140,7 +142,7 @@ async def track_status_from_peer(stage: Stage) -> None:
     """TRACK_STATUS: the Largest Object."""
     port = stage.port()
     publisher = await stage.script("publisher", "serve", port, hex_fields(BINARY))
-    await publisher.line("READY")
+    await publisher.serving("READY", port)
     async with dial(stage, port) as session:
         async with session.subscribe(named(BINARY)):
             await publisher.line("PRODUCED")
@@ -162,7 +164,9 @@ async def unknown_track_to_peer(stage: Stage) -> None:
 async def unknown_track_from_peer(stage: Stage) -> None:
     """SUBSCRIBE of a track that there is not: DOES_NOT_EXIST."""
     port = stage.port()
-    await (await stage.script("publisher", "serve", port, hex_fields(BINARY))).line("READY")
+    await (await stage.script("publisher", "serve", port, hex_fields(BINARY))).serving(
+        "READY", port
+    )
     async with dial(stage, port) as session:
         try:
             async with session.subscribe(named(TEXT)):
@@ -192,7 +196,7 @@ async def goaway_from_peer(stage: Stage) -> None:
     """GOAWAY of the peer's server, as our client reads it, and the end of the session."""
     port = stage.port()
     publisher = await stage.script("publisher", "serve", port, hex_fields(BINARY))
-    await publisher.line("READY")
+    await publisher.serving("READY", port)
     async with dial(stage, port) as session:
         await publisher.tell("goaway")
         received = await session.wait_goaway()

@@ -49,11 +49,15 @@ def numbered(start: int, stop: int) -> dict[str, object]:
     return {"groups": groups, "repeated": [], "wrong": []}
 
 
-async def published(stage: Stage, *, held: int = -1, size: int = SIZE) -> tuple[PeerProcess, int]:
+async def published(
+    stage: Stage, *, held: int = -1, size: int = SIZE, mapping: str = "per_group"
+) -> tuple[PeerProcess, int]:
     """Start the peer's publisher as a server; return it and its port."""
     port = stage.port()
-    publisher = await stage.script("publisher", "serve", port, hex_fields(BINARY), held, size)
-    await publisher.line("READY")
+    publisher = await stage.script(
+        "publisher", "serve", port, hex_fields(BINARY), held, size, mapping
+    )
+    await publisher.serving("READY", port)
     return publisher, port
 
 

@@ -8,12 +8,22 @@ import hashlib
 GROUPS = 5
 OBJECTS = 8
 SIZE = 16384
+DATAGRAM_SIZE = 1000
+"""That of an Object which travels in one datagram, its properties beside it."""
+
+NUMBER, OCTETS = 1000, 1001
+"""Types of the properties of such an Object: even ones are integers, odd ones octets."""
 
 
 def payload(group_id: int, object_id: int, size: int = SIZE) -> bytes:
     """Return an Object's payload of `size` octets."""
     seed = hashlib.sha256(b"%d.%d" % (group_id, object_id)).digest()
     return (seed * (size // len(seed) + 1))[:size]
+
+
+def properties(group_id: int, object_id: int) -> "dict[int, int | bytes]":
+    """Return the properties, by type, of an Object that travels in a datagram."""
+    return {NUMBER: group_id * OBJECTS + object_id, OCTETS: payload(group_id, object_id, 8)}
 
 
 class Collected:
@@ -45,6 +55,28 @@ class Collected:
             "repeated": [list(key) for key, times in sorted(self.times.items()) if times > 1],
             "wrong": [list(key) for key in sorted(self.wrong)],
         }
+
+
+class CollectedDatagrams(Collected):
+    """The same of Objects in datagrams, whose properties are compared as well."""
+
+    def __init__(self) -> None:
+        super().__init__(DATAGRAM_SIZE)
+
+    def take(
+        self,
+        group_id: int,
+        object_id: int,
+        octets: "bytes | memoryview",
+        given: "dict[int, int | bytes]",
+        *,
+        is_datagram: bool,
+    ) -> None:
+        """Take an Object with its properties; it's wrong when its Delivery Mode isn't Datagram."""
+        if is_datagram and given == properties(group_id, object_id):
+            self.add(group_id, object_id, octets)
+        else:
+            self.wrong.append((group_id, object_id))
 
 
 def whole(groups: range, objects: range = range(OBJECTS)) -> dict[str, object]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 from interop.harness.cases import CaseFailed
@@ -24,6 +25,9 @@ END_TIMEOUT_S = 3.0
 
 LINE_OCTETS = 1 << 20
 """The longest line of a peer that is read."""
+
+REFUSAL_S = 0.02
+"""How long a closed port of this machine takes to refuse at most."""
 
 RESULT = "RESULT "
 """What a line with a script's result, one JSON value, begins with."""
@@ -89,6 +93,19 @@ class PeerProcess:
         last = self._lines[-1] if self._lines else "nothing"
         raise CaseFailed(f"{self._name}: ended without {text!r}; its last line: {last}")
 
+    async def serving(self, text: str, port: int) -> None:
+        """Wait until it says `text` and has its UDP port: some say so before they have.
+
+        Raises: CaseFailed as `line` does, or when nobody has the port after `READY_TIMEOUT_S`.
+        """
+        await self.line(text)
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                while not await _is_taken(port):
+                    pass
+        except TimeoutError:
+            raise CaseFailed(f"{self._name}: said {text!r}, but port {port} is closed") from None
+
     async def result(self, *, timeout_s: float = READY_TIMEOUT_S) -> Any:
         """Return what a script of ours gave as its result."""
         line = await self.line(RESULT, timeout_s=timeout_s)
@@ -126,3 +143,20 @@ class PeerProcess:
             except TimeoutError:
                 continue
         await self._reader
+
+
+async def _is_taken(port: int) -> bool:
+    """Return whether a socket takes datagrams at a UDP port of this machine.
+
+    A closed port refuses one octet, which QUIC drops, before the next turn or two of the loop.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setblocking(False)
+        probe.connect(("127.0.0.1", port))
+        try:
+            probe.send(b"\0")
+            await asyncio.sleep(REFUSAL_S)
+            probe.send(b"\0")
+        except ConnectionRefusedError:
+            return False
+    return True

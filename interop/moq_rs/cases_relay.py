@@ -20,7 +20,7 @@ SHALLOW = Cache(layers=6)
 async def relay(stage: Stage) -> int:
     """Start the relay and return its port."""
     port = stage.port()
-    await (await stage.script("relay", port)).line("READY")
+    await (await stage.script("relay", port)).serving("READY", port)
     return port
 
 

@@ -35,7 +35,7 @@ NEWEST = whole(range(GROUPS - 1, GROUPS))
 async def published(stage: Stage) -> int:
     """Start the peer as a server that has the whole test track; return its port."""
     port = stage.port()
-    await (await stage.script("relay", port, hex_fields(TEXT))).line("READY")
+    await (await stage.script("relay", port, hex_fields(TEXT))).serving("READY", port)
     return port
 
 
@@ -247,7 +247,7 @@ async def object_ids_from_peer(stage: Stage) -> None:
 async def offer_to_peer(stage: Stage) -> None:
     """PUBLISH to the peer's server."""
     port = stage.port()
-    await (await stage.script("relay", port)).line("READY")
+    await (await stage.script("relay", port)).serving("READY", port)
     track = whole_track(TEXT)
     async with dial(stage, port) as session:
         try:
@@ -261,7 +261,7 @@ async def offer_to_peer(stage: Stage) -> None:
 async def binary_offer_to_peer(stage: Stage) -> None:
     """PUBLISH_NAMESPACE with binary fields."""
     port = stage.port()
-    await (await stage.script("relay", port)).line("READY")
+    await (await stage.script("relay", port)).serving("READY", port)
     async with dial(stage, port) as session:
         try:
             async with session.publish_namespace(BINARY):

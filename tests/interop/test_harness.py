@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from interop.__main__ import PEERS, Run, chosen, clear_logs, pinned_versions, summary, tell
-from interop.content.track_content import Collected, payload, whole
+from interop.content.track_content import (
+    DATAGRAM_SIZE,
+    Collected,
+    CollectedDatagrams,
+    payload,
+    properties,
+    whole,
+)
 from interop.harness import expected as expectations
-from interop.harness import matrix
+from interop.harness import matrix, processes
 from interop.harness.cases import (
     Case,
     CaseFailed,
@@ -298,8 +306,51 @@ def test_collected_objects_are_compared_octet_by_octet() -> None:
         check("what we got", collected.summary, whole(range(1), range(2)))
 
 
+def test_collected_datagrams_have_their_mode_and_their_properties() -> None:
+    collected = CollectedDatagrams()
+    octets = payload(1, 0, DATAGRAM_SIZE)
+    collected.take(1, 0, octets, properties(1, 0), is_datagram=True)
+    assert collected.summary == whole(range(1, 2), range(1))
+    collected.take(1, 0, octets, properties(1, 1), is_datagram=True)
+    collected.take(1, 0, octets, properties(1, 0), is_datagram=False)
+    collected.take(1, 0, octets[1:], properties(1, 0), is_datagram=True)
+    assert collected.summary["wrong"] == [[1, 0]] * 3
+
+
 def test_names_of_cases_are_unique() -> None:
     cases = Registry()
     cases.add(CASE)
     with pytest.raises(ValueError, match="two cases are called fetch"):
         Registry.joined(cases, cases)
+
+
+EARLY = """
+import socket, time
+port = PORT
+print("READY", flush=True)
+time.sleep(0.2)
+peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+peer.bind(("127.0.0.1", port))
+time.sleep(60)
+"""
+
+
+async def test_a_peer_that_says_ready_before_it_has_its_port_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    peer = await started(tmp_path, EARLY.replace("PORT", str(port)))
+    try:
+        await peer.serving("READY", port)
+        assert await processes._is_taken(port)
+    finally:
+        await peer.end()
+    silent = await started(tmp_path, "print('READY', flush=True); import time; time.sleep(60)")
+    monkeypatch.setattr("interop.harness.processes.READY_TIMEOUT_S", 0.2)
+    try:
+        with pytest.raises(CaseFailed, match=f"said 'READY', but port {port} is closed"):
+            await silent.serving("READY", port)
+    finally:
+        await silent.end()

@@ -1,20 +1,24 @@
-"""aiomoqt as a publisher.  publisher.py serve PORT NAMESPACE [HELD [SIZE]]
+"""aiomoqt as a publisher.  publisher.py serve PORT NAMESPACE [HELD [SIZE [MAPPING]]]
                             publisher.py (namespace | track) URL NAMESPACE
 
 It publishes the test track. With HELD it publishes so many Objects, says HELD, and goes on when
-told "go on". `serve`: a server, which takes commands, a line each; else a client that offers the
-namespace, or the track.
+told "go on". MAPPING is aiomoqt's word for how Objects travel: per_group, or datagram, whose
+Objects have properties too. `serve`: a server, which takes commands, a line each; else a client
+that offers the namespace, or the track.
 """
 
 import asyncio
 import sys
 
+from aiomoqt.delivery import StreamMapping
 from aiomoqt.server import MOQTServer
 from aiomoqt.track import PublishedTrack
 from common import CERTIFICATE, PRIVATE_KEY, TRACK, client, fields
-from track_content import GROUPS, OBJECTS, SIZE, payload
+from track_content import GROUPS, OBJECTS, SIZE, payload, properties
 
 HISTORY_OCTETS = 32 << 20
+PACE_S = 0.005
+"""Between datagrams, so that none is lost on the way."""
 
 
 class TestTrack(PublishedTrack):
@@ -25,6 +29,7 @@ class TestTrack(PublishedTrack):
 
     async def produce(self, out):
         """Publish everything."""
+        is_datagram = self.mapping is StreamMapping.DATAGRAM
         for number in range(GROUPS * OBJECTS):
             group_id, object_id = divmod(number, OBJECTS)
             if number == self.held:
@@ -34,15 +39,17 @@ class TestTrack(PublishedTrack):
                 group_id,
                 object_id,
                 payload(group_id, object_id, self.size),
-                extensions={},
+                extensions=properties(group_id, object_id) if is_datagram else {},
                 group_start=object_id == 0,
             )
+            if is_datagram:
+                await asyncio.sleep(PACE_S)
         print("PRODUCED", flush=True)
         if self.held < 0:
             await asyncio.Event().wait()  # the track goes on, so that its history can be fetched
 
 
-async def serve(port, namespace, held=-1, size=SIZE):
+async def serve(port, namespace, held=-1, size=SIZE, mapping="per_group"):
     """Serve it to all who connect."""
     shared = []
 
@@ -52,6 +59,7 @@ async def serve(port, namespace, held=-1, size=SIZE):
             if not shared:
                 track = TestTrack(session, namespace, TRACK, fetch_history_bytes=HISTORY_OCTETS)
                 track.held, track.size = int(held), int(size)
+                track.mapping = StreamMapping(mapping)
                 track.go_on = asyncio.Event()
                 shared.append(track)
             else:

@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import sys
 
+from aiomoqt.messages.data import ObjectDatagram
 from aiomoqt.messages.params import D20ParamType, LocationFilter, RangeFilter
 from aiomoqt.types import GroupOrder, MOQTMessageType, MOQTRequestError, ParamType
 from common import TRACK, client, fields, tell
-from track_content import SIZE, Collected
+from track_content import SIZE, Collected, CollectedDatagrams
 
 WAIT_S = 10.0
 
@@ -73,6 +74,57 @@ async def subscribe(session, namespace, objects, size=SIZE):
     )
     await subscription.accepted()
     return await subscription.finished(int(objects))
+
+
+def into_datagrams(collected):
+    """Return an Object handler that fills `collected`, properties included.
+
+    What came by FETCH says itself whether it is a datagram; status Objects have no payload.
+    """
+
+    def handle(message, *others):
+        if message.payload is not None and len(message.payload):
+            collected.take(
+                message.group_id if hasattr(message, "group_id") else others[2],
+                message.object_id,
+                message.payload,
+                message.extensions or {},
+                is_datagram=getattr(message, "datagram", isinstance(message, ObjectDatagram)),
+            )
+
+    return handle
+
+
+async def datagrams(session, namespace, objects):
+    """SUBSCRIBE all Locations, whose Objects come in datagrams."""
+    collected = CollectedDatagrams()
+    message = session.subscribe(
+        namespace,
+        TRACK,
+        on_object=into_datagrams(collected),
+        location_filter=LocationFilter.none(),
+    )
+    await session._await_response(message.request_id)
+    print("SUBSCRIBED", flush=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_S):
+            while len(collected) + len(collected.wrong) < int(objects):
+                await asyncio.sleep(0.01)
+    return collected.summary
+
+
+async def fetch_datagrams(session, namespace, first, last):
+    """FETCH whole Groups, whose Objects have Delivery Mode Datagram."""
+    collected = CollectedDatagrams()
+    reply = await session.fetch(
+        namespace,
+        TRACK,
+        location_filter=LocationFilter.absolute(int(first), 0, int(last)),
+        on_object=into_datagrams(collected),
+        wait_response=True,
+    )
+    whole = await session.await_fetch_done(reply.request_id, WAIT_S)
+    return {"objects": collected.summary, "whole": whole}
 
 
 async def join(session, namespace, objects):
