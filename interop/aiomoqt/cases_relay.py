@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import kvcs
 import moqt
 from interop.content.track_content import GROUPS, payload, whole
-from interop.harness.caches import Cache, consuming, fanned_out, producing, take
+from interop.harness.caches import (
+    Cache,
+    consuming,
+    fanned_out,
+    from_middle,
+    late,
+    live,
+    producing,
+    take,
+)
 from interop.harness.cases import CaseFailed, Direction, PeerLimit, Registry, check
 from interop.harness.ours import BINARY, Collection, TestTrack, collect, dial, named
 from moqt.events import ObjectReceived, PublicationOffered
@@ -57,47 +66,21 @@ async def relay_process(stage: Stage, *options: object) -> tuple[PeerProcess, in
 @CASES.case("cache-live", Direction.THROUGH_PEER, "KVCS 5.2")
 async def cache_live(stage: Stage) -> None:
     """A cache of 30 layers, waited for before its first layer."""
-    port = await relay(stage)
-    async with (
-        producing(stage, DEEP, port, form=FORM) as production,
-        consuming(stage, port, form=FORM) as consumer,
-        await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
-    ):
-        await production.followed()
-        await production.put(range(DEEP.layers))
-        await production.complete()
-        await take(DEEP, retrieval)
+    await live(stage, DEEP, await relay(stage), form=FORM)
 
 
 @CASES.case("cache-middle", Direction.THROUGH_PEER, "KVCS 5.2")
 async def cache_middle(stage: Stage) -> None:
     """A cache of 30 layers, joined after 12: each Object exactly once."""
-    port = await relay(stage)
-    async with (
-        producing(stage, DEEP, port, form=FORM) as production,
-        consuming(stage, port, form=FORM) as consumer,
-    ):
-        await production.put(range(12))
-        async with await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval:
-            await production.put(range(12, DEEP.layers))
-            await production.complete()
-            await take(DEEP, retrieval)
-            check("Objects that came twice", retrieval.stats.duplicates, 0)
+    duplicates = await from_middle(stage, DEEP, await relay(stage), form=FORM)
+    check("Objects that came twice", duplicates, 0)
 
 
 @CASES.case("cache-late", Direction.THROUGH_PEER, "KVCS 5.3")
 async def cache_late(stage: Stage) -> None:
     """A complete cache of 30 layers: the relay has none of it and asks upstream."""
-    port = await relay(stage)
-    async with producing(stage, DEEP, port, form=FORM) as production:
-        await production.put(range(DEEP.layers))
-        await production.complete()
-        async with (
-            consuming(stage, port, form=FORM) as consumer,
-            await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
-        ):
-            await take(DEEP, retrieval)
-            check("Objects that came twice", retrieval.stats.duplicates, 0)
+    duplicates = await late(stage, DEEP, await relay(stage), form=FORM)
+    check("Objects that came twice", duplicates, 0)
 
 
 @CASES.case("cache-late-evicted", Direction.THROUGH_PEER, "KVCS 5.3")

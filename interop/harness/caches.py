@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from interop.harness.stage import Stage
     from kvcs.kvsp.shapes import AnyArray
 
-__all__ = ["BLOCKS", "Cache", "Production", "consuming", "fanned_out", "producing", "take"]
+__all__ = [
+    "BLOCKS",
+    "Cache",
+    "Production",
+    "consuming",
+    "fanned_out",
+    "from_middle",
+    "late",
+    "live",
+    "producing",
+    "take",
+]
 
 SCOPE = kvcs.Scope(bytes(range(32)))
 BLOCK_TOKENS = 16
@@ -188,3 +199,45 @@ async def fanned_out(
             await production.complete()
         sent = sum(session.stats.octets_sent for session in production.producer.sessions)
         return sent, production.producer.stats.octets
+
+
+async def live(stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm) -> None:
+    """Wait for a cache before its first layer, through the relay at `port`."""
+    async with (
+        producing(stage, cache, port, form=form) as production,
+        consuming(stage, port, form=form) as consumer,
+        await consumer.retrieve(cache.descriptor, cache.tokens) as retrieval,
+    ):
+        await production.followed()
+        await production.put(range(cache.layers))
+        await production.complete()
+        await take(cache, retrieval)
+
+
+async def from_middle(
+    stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm, after: int = 12
+) -> int:
+    """Join a cache `after` so many layers; return how many Objects came twice."""
+    async with (
+        producing(stage, cache, port, form=form) as production,
+        consuming(stage, port, form=form) as consumer,
+    ):
+        await production.put(range(after))
+        async with await consumer.retrieve(cache.descriptor, cache.tokens) as retrieval:
+            await production.put(range(after, cache.layers))
+            await production.complete()
+            await take(cache, retrieval)
+            return retrieval.stats.duplicates
+
+
+async def late(stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm) -> int:
+    """Take a complete cache; return how many Objects came twice."""
+    async with producing(stage, cache, port, form=form) as production:
+        await production.put(range(cache.layers))
+        await production.complete()
+        async with (
+            consuming(stage, port, form=form) as consumer,
+            await consumer.retrieve(cache.descriptor, cache.tokens) as retrieval,
+        ):
+            await take(cache, retrieval)
+            return retrieval.stats.duplicates

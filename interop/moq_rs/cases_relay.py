@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import kvcs
-from interop.harness.caches import Cache, consuming, fanned_out, producing, take
+from interop.harness.caches import Cache, fanned_out, from_middle, late, live
 from interop.harness.cases import Direction, Registry
 
 if TYPE_CHECKING:
@@ -27,45 +27,19 @@ async def relay(stage: Stage) -> int:
 @CASES.case("cache-live", Direction.THROUGH_PEER, "KVCS 5.2, 5.4")
 async def cache_live(stage: Stage) -> None:
     """A cache of 30 layers, waited for before its first layer; what the relay drops is fetched."""
-    port = await relay(stage)
-    async with (
-        producing(stage, DEEP, port, form=FORM) as production,
-        consuming(stage, port, form=FORM) as consumer,
-        await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
-    ):
-        await production.followed()
-        await production.put(range(DEEP.layers))
-        await production.complete()
-        await take(DEEP, retrieval)
+    await live(stage, DEEP, await relay(stage), form=FORM)
 
 
 @CASES.case("cache-middle", Direction.THROUGH_PEER, "KVCS 5.2, 5.4")
 async def cache_middle(stage: Stage) -> None:
     """A cache of 30 layers, joined after 12: the fill is reset, so Group by Group."""
-    port = await relay(stage)
-    async with (
-        producing(stage, DEEP, port, form=FORM) as production,
-        consuming(stage, port, form=FORM) as consumer,
-    ):
-        await production.put(range(12))
-        async with await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval:
-            await production.put(range(12, DEEP.layers))
-            await production.complete()
-            await take(DEEP, retrieval)
+    await from_middle(stage, DEEP, await relay(stage), form=FORM)
 
 
 @CASES.case("cache-late", Direction.THROUGH_PEER, "KVCS 5.3")
 async def cache_late(stage: Stage) -> None:
     """A complete cache of 30 layers: FETCH of all is refused, so Group by Group."""
-    port = await relay(stage)
-    async with producing(stage, DEEP, port, form=FORM) as production:
-        await production.put(range(DEEP.layers))
-        await production.complete()
-        async with (
-            consuming(stage, port, form=FORM) as consumer,
-            await consumer.retrieve(DEEP.descriptor, DEEP.tokens) as retrieval,
-        ):
-            await take(DEEP, retrieval)
+    await late(stage, DEEP, await relay(stage), form=FORM)
 
 
 @CASES.case("fan-out", Direction.THROUGH_PEER, "KVCS 5.2, 5.4")
