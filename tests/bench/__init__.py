@@ -1,0 +1,1 @@
+"""`make bench`: KVCS beside what else moves octets, on one machine, in interleaved rounds."""

@@ -1,0 +1,129 @@
+"""What every side of a transfer has: lines of JSON with its parent, a meter, a pattern of octets.
+
+The standard library alone, and any Python from 3.11 on: the other implementations' Python runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MEBI = 1 << 20
+
+PATTERN_OCTETS = 8 * MEBI
+"""The payload repeats after so many octets."""
+
+
+def say(word: str, **values: Any) -> None:
+    """Tell the parent `word` and values, as one line."""
+    sys.stdout.write(json.dumps({"say": word, **values}) + "\n")
+    sys.stdout.flush()
+
+
+def hear() -> dict[str, Any]:
+    """Wait for the parent's next line. Its end of the pipe gone: so is this process."""
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit(3)
+    heard: dict[str, Any] = json.loads(line)
+    return heard
+
+
+async def heard() -> dict[str, Any]:
+    """Wait for the parent's next line, while the loop runs on."""
+    return await asyncio.to_thread(hear)
+
+
+def plan() -> dict[str, Any]:
+    """Return what the parent gave this side to do: the last argument, in JSON."""
+    given: dict[str, Any] = json.loads(sys.argv[-1])
+    return given
+
+
+def pattern() -> bytes:
+    """Return PATTERN_OCTETS random octets, the same in every process."""
+    return random.Random(1).randbytes(PATTERN_OCTETS)
+
+
+def pieces(total: int, size: int, source: bytes) -> list[memoryview]:
+    """Cut `total` octets of the repeated pattern into pieces of `size`, which divides it."""
+    view = memoryview(source)
+    return [
+        view[at % PATTERN_OCTETS : at % PATTERN_OCTETS + min(size, total - at)]
+        for at in range(0, total, size)
+    ]
+
+
+def faulted(total: int) -> bytearray:
+    """Return memory for `total` octets, which the kernel has handed out already."""
+    memory = bytearray(total)
+    for at in range(0, total, 4096):
+        memory[at] = 1
+    return memory
+
+
+def holds_pattern(memory: bytes | bytearray | memoryview, source: bytes) -> bool:
+    """Say whether `memory` holds the repeated pattern."""
+    view = memoryview(memory)
+    return all(
+        view[at : at + PATTERN_OCTETS] == source[: min(PATTERN_OCTETS, len(view) - at)]
+        for at in range(0, len(view), PATTERN_OCTETS)
+    )
+
+
+class Meter:
+    """CPU seconds, peak memory and the clock, between `start` and `stop`.
+
+    The clock is the system's monotonic one, which processes of one machine share.
+    """
+
+    def start(self) -> None:
+        """Begin. Linux forgets the peak of what came before; elsewhere it counts."""
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            pass
+        self._before = _peak_octets()
+        self._cpu = _cpu_s()
+        self._at = time.monotonic()
+
+    def stop(self) -> dict[str, float]:
+        """Return begin, end, CPU seconds, peak octets, and how much of that came since `start`."""
+        at, cpu = time.monotonic(), _cpu_s()
+        peak = _peak_octets()
+        return {
+            "begun_at": self._at,
+            "ended_at": at,
+            "cpu_s": cpu - self._cpu,
+            "peak_octets": peak,
+            "growth_octets": peak - self._before,
+        }
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _peak_octets() -> int:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def pin(core: int | None) -> None:
+    """Keep this process, and all threads it will have, on one core."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})

@@ -1,0 +1,32 @@
+"""One end of a KVCS transfer: `python -m tests.bench.side.kvcs_main (produce | consume) PLAN`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+
+from tests.bench.side.inside import pin, plan
+
+
+def main() -> None:
+    """Make this process what the plan says, and only then import `kvcs`."""
+    given = plan()
+    pin(given["core"])
+    if not given["digests"]:
+        from tests.bench.side import without_digest
+
+        without_digest.install()
+    from tests.bench.side import kvcs_ends
+
+    end = {"produce": kvcs_ends.produce, "consume": kvcs_ends.consume}[sys.argv[1]]
+    gc.collect()
+    if given["uvloop"]:
+        import uvloop
+
+        uvloop.run(end(given))
+    else:
+        asyncio.run(end(given))
+
+
+main()
