@@ -21,10 +21,13 @@ LARGEST_DATAGRAM_OCTETS = 16383
 
 
 class CongestionControl(Enum):
-    """Which of aioquic's congestion controllers is used."""
+    """Which congestion controller is used."""
 
     CUBIC = "cubic"
+    """RFC 9438 with HyStart++ (RFC 9406): `moqt.asyncio.cubic`."""
+
     RENO = "reno"
+    """RFC 9002's, as aioquic has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

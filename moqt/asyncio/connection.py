@@ -42,7 +42,8 @@ from aioquic.quic.connection import (
 )
 from aioquic.quic.packet import QuicFrameType, pull_quic_transport_parameters
 
-from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS, TransportConfig
+from moqt.asyncio import cubic, recovery
+from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS, CongestionControl, TransportConfig
 from moqt.asyncio.pacing import BurstPacer
 from moqt.asyncio.qlog import QlogDirectory, Trace
 from moqt.wire.draft import ALPN
@@ -64,6 +65,10 @@ BLACK_HOLE_TIMEOUTS = 3
 """Probe timeouts in a row after which large datagrams are taken for the cause."""
 
 
+cubic.register()
+
+_ALGORITHMS = {CongestionControl.CUBIC: cubic.NAME, CongestionControl.RENO: "reno"}
+
 # What aioquic warns of is in the errors that we raise; without this line, a program that has not
 # set up logging would find it on stderr as well.
 logging.getLogger("quic").addHandler(logging.NullHandler())
@@ -73,7 +78,7 @@ def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfi
     """Return aioquic's configuration for `config`; identity and trust are the caller's to add."""
     return QuicConfiguration(
         alpn_protocols=[ALPN],
-        congestion_control_algorithm=config.congestion_control.value,
+        congestion_control_algorithm=_ALGORITHMS[config.congestion_control],
         idle_timeout=config.idle_timeout_s,
         is_client=is_client,
         max_data=config.connection_window_octets,
@@ -128,7 +133,7 @@ class HeldConnection(QuicConnection):
         self._settling: dict[int, _Account] = {}
         self._target_datagram_size = transport_config.max_datagram_octets
         self._burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
-        self._loss._pacer = self._burst_pacer  # type: ignore[assignment]
+        self.recovery = recovery.install(self, pacer=self._burst_pacer)
         for limit, streams in (
             (self._local_max_streams_bidi, transport_config.max_bidirectional_streams),
             (self._local_max_streams_uni, transport_config.max_unidirectional_streams),

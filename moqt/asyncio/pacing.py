@@ -2,36 +2,52 @@
 
 aioquic's own pacer lets at most 16 datagrams out, then asks for a timer of some tens of
 microseconds. asyncio rounds that up to a millisecond; uvloop fires early and spins. This one is a
-token bucket in octets that holds 128 KiB, or 2 ms worth of the rate if that is more, and never asks
-for less than a millisecond. The rate is 1.25 congestion windows a round trip (RFC 9002 7.7), so
-that pacing is never what limits the connection.
+token bucket in octets that holds `BURST_S` of the rate, and never asks for less than a millisecond.
+So a slow path, whose queue may be short, gets short bursts, and a fast one pays for few timers.
+
+The rate is 1.25 congestion windows a round trip (RFC 9002 7.7), so that pacing is never what limits
+the connection; two while the window doubles each round trip, which it could not at less.
 """
 
 from __future__ import annotations
 
 RATE_FACTOR = 1.25
-BURST_OCTETS = 128 * 1024
+DOUBLING_RATE_FACTOR = 2.0
 BURST_S = 0.002
+SMALLEST_BURST_OCTETS = 16 * 1500
+SMALLEST_BURST_DATAGRAMS = 2
 TICK_S = 0.001
 MIN_RTT_S = 0.0005
 
+UNPACED_BURST_OCTETS = 128 * 1024
+"""What may leave at once while there is no rate yet."""
+
 
 class BurstPacer:
-    """Takes the place of `aioquic.quic.recovery.QuicPacketPacer`, with the same three methods."""
+    """Takes the place of `aioquic.quic.recovery.QuicPacketPacer`, with the same three methods, and
+    `available` and `spend` for who sends many datagrams at once."""
 
     def __init__(self, *, max_datagram_size: int) -> None:
         self.max_datagram_size = max_datagram_size
+        self.is_doubling = False
+        """Whether the congestion window doubles each round trip; the next `update_rate` heeds
+        it."""
         self.rate: float | None = None
         """Octets a second; None until there is a round trip to go by: nothing is held back."""
-        self.burst_octets = BURST_OCTETS
+        self.burst_octets = UNPACED_BURST_OCTETS
         """What may leave at once after a pause."""
-        self._tokens = float(BURST_OCTETS)
+        self._tokens = 0.0
         self._filled_at = 0.0
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
         """Follow the congestion controller: octets, seconds."""
-        self.rate = RATE_FACTOR * congestion_window / max(smoothed_rtt, MIN_RTT_S)
-        self.burst_octets = max(BURST_OCTETS, int(self.rate * BURST_S))
+        factor = DOUBLING_RATE_FACTOR if self.is_doubling else RATE_FACTOR
+        self.rate = factor * congestion_window / max(smoothed_rtt, MIN_RTT_S)
+        self.burst_octets = max(
+            SMALLEST_BURST_OCTETS,
+            SMALLEST_BURST_DATAGRAMS * self.max_datagram_size,
+            int(self.rate * BURST_S),
+        )
 
     def next_send_time(self, now: float) -> float | None:
         """Return None when a datagram may go now, else when to ask again."""
@@ -41,9 +57,21 @@ class BurstPacer:
         if now > self._filled_at:
             self._tokens = min(self.burst_octets, self._tokens + (now - self._filled_at) * rate)
             self._filled_at = now
-        if self._tokens >= 0:
+        if self._tokens > 0:
             return None
         return now + max(TICK_S, -self._tokens / rate)
+
+    def available(self, now: float) -> int:
+        """Octets that may go now, at most `burst_octets`; positive exactly when `next_send_time`
+        returns None. The last datagram may exceed it: the next ones wait for that."""
+        if self.rate is None:
+            return self.burst_octets
+        return max(1, int(self._tokens)) if self.next_send_time(now) is None else 0
+
+    def spend(self, octets: int, now: float) -> None:
+        """Account for `octets` in any number of datagrams, sent at `now`."""
+        if self.rate is not None:
+            self._tokens -= octets
 
     def update_after_send(self, now: float) -> None:
         """Account for one datagram, sent at `now`."""

@@ -1,6 +1,16 @@
 from __future__ import annotations
 
-from moqt.asyncio.pacing import BURST_OCTETS, RATE_FACTOR, TICK_S, BurstPacer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moqt.asyncio.pacing import (
+    BURST_S,
+    RATE_FACTOR,
+    SMALLEST_BURST_OCTETS,
+    TICK_S,
+    BurstPacer,
+)
 
 DATAGRAM = 1000
 
@@ -27,11 +37,58 @@ def test_nothing_is_held_back_before_the_first_round_trip() -> None:
         pacer.update_after_send(5.0)
 
 
-def test_a_burst_is_at_least_128_kib_and_waits_are_whole_milliseconds() -> None:
-    pacer = paced(window=12_000, rtt=0.1)
-    octets, at = sent_until_held(pacer, 1.0)
-    assert BURST_OCTETS <= octets <= BURST_OCTETS + DATAGRAM
+@pytest.mark.parametrize(
+    ("window", "rtt", "expected"),
+    [
+        (12_000, 0.1, SMALLEST_BURST_OCTETS),
+        (625_000, 0.05, int(RATE_FACTOR * 625_000 / 0.05 * BURST_S)),
+        (4_000_000, 0.01, int(RATE_FACTOR * 4_000_000 / 0.01 * BURST_S)),
+    ],
+)
+def test_a_burst_is_two_milliseconds_of_the_rate(window: int, rtt: float, expected: int) -> None:
+    """Bursts that a timer of milliseconds can keep and a short queue can take."""
+    octets, at = sent_until_held(paced(window=window, rtt=rtt), 1.0)
+    assert expected <= octets <= expected + DATAGRAM
     assert at >= 1.0 + TICK_S
+
+
+def test_two_datagrams_make_a_burst_however_large_they_are() -> None:
+    pacer = BurstPacer(max_datagram_size=60_000)
+    pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
+    assert pacer.burst_octets == 120_000
+
+
+def test_a_window_that_doubles_is_sent_twice_a_round_trip() -> None:
+    pacer = paced(window=1_000_000, rtt=0.1)
+    pacer.is_doubling = True
+    assert pacer.rate == RATE_FACTOR * 10_000_000
+    pacer.update_rate(congestion_window=1_000_000, smoothed_rtt=0.1)
+    assert pacer.rate == 20_000_000
+
+
+@given(
+    window=st.integers(2400, 1 << 26),
+    rtt=st.floats(0.0001, 2.0),
+    batches=st.lists(st.tuples(st.integers(1, 65_536), st.floats(0.0, 0.01)), max_size=50),
+)
+def test_spending_batches_is_spending_their_octets(
+    window: int, rtt: float, batches: list[tuple[int, float]]
+) -> None:
+    """What may go is positive exactly when the pacer holds nothing back, and never above a
+    burst; over any time no more goes than the rate, a burst and one batch."""
+    pacer = paced(window=window, rtt=rtt)
+    now, sent = 1.0, 0
+    assert pacer.rate is not None
+    for octets, pause in batches:
+        now += pause
+        available = pacer.available(now)
+        assert (available > 0) == (pacer.next_send_time(now) is None)
+        assert available <= pacer.burst_octets
+        if available:
+            pacer.spend(octets, now)
+            sent += octets
+    allowed = pacer.burst_octets + (now - 1.0) * pacer.rate + 65_536
+    assert sent <= allowed * (1 + 1e-9)
 
 
 def test_the_rate_is_a_quarter_above_the_window_per_round_trip() -> None:

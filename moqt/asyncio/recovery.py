@@ -1,0 +1,214 @@
+"""Loss detection that learns how much a path reorders, on top of aioquic's.
+
+RFC 9002 6.1 declares a packet lost when one three numbers above it is acknowledged, or after 9/8 of
+a round trip. On a path that reorders more than that (several radio links, jitter), each such packet
+halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room to adapt, and RFC
+8985 (RACK) shows how:
+
+- What was declared lost is remembered for a while. When one of them is acknowledged after all, the
+  path reorders: packets are no more counted from then on, and the time that a packet may be late
+  grows to what was seen and a quarter, up to a round trip.
+- When all packets of the last congestion event were such, the event is undone.
+- After `FORGET_EVENTS` congestion events without any, the standard's thresholds return.
+
+`install` puts it in the place of a new connection's recovery. It uses of aioquic's inside:
+`QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_rtt_latest`, `_rtt_smoothed`,
+`_rtt_initialized`, `_rtt_initial`, `_detect_loss`, `_on_packets_lost`,
+`_in_persistent_congestion`, `spaces`, which the connection sets); `QuicPacketSpace`
+(`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets._size`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from aioquic.quic.recovery import K_TIME_THRESHOLD, QuicPacketRecovery
+
+from moqt.asyncio.cubic import Cubic
+from moqt.asyncio.pacing import BurstPacer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aioquic.quic.connection import QuicConnection
+    from aioquic.quic.packet_builder import QuicSentPacket
+    from aioquic.quic.rangeset import RangeSet
+    from aioquic.quic.recovery import QuicPacketSpace
+
+REMEMBERED_PACKETS = 4096
+"""Of those declared lost, so many are remembered, for `REMEMBERED_ROUNDS` round trips."""
+
+REMEMBERED_ROUNDS = 4
+
+LATENESS_MARGIN = 1.25
+"""How much longer than the latest packet seen so far the next one may take."""
+
+RECEIVED_WINDOW_PACKETS = 4096
+"""A packet whose number is so far below the largest received is taken for a duplicate. aioquic's
+128 are 15 ms at 100 Mbit/s: what is later than that would have to be sent again and again."""
+
+FORGET_EVENTS = 16
+"""RFC 8985 6.2 step 4: so many congestion events in a row without a mistake end the adaptation."""
+
+
+class AdaptiveRecovery(QuicPacketRecovery):
+    """aioquic's recovery with thresholds that follow the path."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.late_s = 0.0
+        """How much later than a round trip a packet may be; 0: RFC 9002's thresholds rule."""
+        self.spurious_losses = 0
+        """How many packets were declared lost and acknowledged after all."""
+        self.lost_packets = 0
+        """How many were declared lost, those included; none that a probe timeout repeated."""
+        self._declared: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        """Packet number -> when it was sent, and when the event began that it belongs to."""
+        self._event_began_at = 0.0
+        self._event_lost = 0
+        self._event_spurious = 0
+        self._clean_events = 0
+
+    # --- what aioquic calls ---
+
+    @property
+    def spaces(self) -> list[QuicPacketSpace]:
+        """The packet number spaces; a connection sets them when it begins."""
+        return self._spaces
+
+    @spaces.setter
+    def spaces(self, spaces: list[QuicPacketSpace]) -> None:
+        self._spaces = spaces
+        for space in spaces:
+            space.received_packets._size = RECEIVED_WINDOW_PACKETS
+
+    def on_ack_received(
+        self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace
+    ) -> None:
+        """Act on an ACK, with what it says of packets that were taken for lost."""
+        if self._declared and space.is_application_data:
+            self._find_mistakes(ack_rangeset, now)
+        cc = self._cc
+        pacer: Any = self._pacer
+        if isinstance(pacer, BurstPacer):
+            pacer.is_doubling = cc.ssthresh is None or cc.congestion_window < cc.ssthresh
+        super().on_ack_received(
+            ack_rangeset=ack_rangeset, ack_delay=ack_delay, now=now, space=space
+        )
+
+    def _detect_loss(self, *, now: float, space: QuicPacketSpace) -> None:
+        if not self.late_s:
+            super()._detect_loss(now=now, space=space)
+            return
+        allowed = max(self._rtt_latest, self._rtt_smoothed) + self.late_s
+        lost = []
+        space.loss_time = None
+        for packet_number, packet in space.sent_packets.items():
+            if packet_number > space.largest_acked_packet:
+                break
+            late_at = _sent_at(packet) + allowed
+            if late_at > now:  # packets are numbered in the order of sending, so are the rest
+                space.loss_time = late_at
+                break
+            lost.append(packet)
+        if lost:
+            self._on_packets_lost(
+                now=now,
+                packets=lost,
+                persistent_congestion=self._in_persistent_congestion(packets=lost),
+                space=space,
+            )
+
+    def _on_packets_lost(
+        self,
+        *,
+        congestion_event: bool = True,
+        now: float,
+        packets: Iterable[QuicSentPacket],
+        persistent_congestion: bool = False,
+        space: QuicPacketSpace,
+    ) -> None:
+        packets = tuple(packets)
+        if congestion_event and packets and space.is_application_data:
+            self._remember(packets, now)
+        super()._on_packets_lost(
+            congestion_event=congestion_event,
+            now=now,
+            packets=packets,
+            persistent_congestion=persistent_congestion,
+            space=space,
+        )
+
+    # --- mistakes ---
+
+    def _remember(self, packets: tuple[QuicSentPacket, ...], now: float) -> None:
+        self.lost_packets += len(packets)
+        if _sent_at(packets[-1]) > self._event_began_at:
+            if self._event_lost and not self._event_spurious:
+                self._clean_events += 1
+                if self._clean_events >= FORGET_EVENTS:
+                    self.late_s = 0.0
+            self._event_began_at = now
+            self._event_lost = self._event_spurious = 0
+        self._event_lost += len(packets)
+        declared = self._declared
+        self._forget(now)
+        for packet in packets[-REMEMBERED_PACKETS:]:
+            declared[packet.packet_number] = (_sent_at(packet), self._event_began_at)
+        while len(declared) > REMEMBERED_PACKETS:
+            declared.popitem(last=False)
+
+    def _forget(self, now: float) -> None:
+        declared = self._declared
+        oldest = now - REMEMBERED_ROUNDS * self._rtt_smoothed
+        while declared and next(iter(declared.values()))[0] < oldest:
+            declared.popitem(last=False)
+
+    def _find_mistakes(self, ack_rangeset: RangeSet, now: float) -> None:
+        declared = self._declared
+        self._forget(now)
+        numbers = list(declared)  # ascending: packets are declared lost in the order of sending
+        mistakes: list[int] = []
+        for acked in ack_rangeset:
+            first = bisect_left(numbers, acked.start)
+            mistakes += numbers[first : bisect_left(numbers, acked.stop, first)]
+        if not mistakes:
+            return
+        round_trip = max(self._rtt_latest, self._rtt_smoothed)
+        for number in mistakes:
+            sent_time, event_began_at = declared.pop(number)
+            lateness = LATENESS_MARGIN * (now - sent_time - round_trip)
+            self.late_s = max(self.late_s, lateness, round_trip * (K_TIME_THRESHOLD - 1))
+            if event_began_at == self._event_began_at:
+                self._event_spurious += 1
+        self.late_s = min(self.late_s, round_trip)
+        self.spurious_losses += len(mistakes)
+        self._clean_events = 0
+        if self._event_spurious and self._event_spurious >= self._event_lost:
+            cc = self._cc
+            if isinstance(cc, Cubic) and cc.undo():
+                self._event_lost = self._event_spurious = 0
+
+
+def _sent_at(packet: QuicSentPacket) -> float:
+    sent_at: Any = packet.sent_time  # None only before it is sent
+    return float(sent_at)
+
+
+def install(connection: QuicConnection, *, pacer: BurstPacer) -> AdaptiveRecovery:
+    """Replace a new connection's recovery, before anything was sent, and its pacer."""
+    stock = connection._loss
+    recovery = AdaptiveRecovery(
+        congestion_control_algorithm=connection._configuration.congestion_control_algorithm,
+        initial_rtt=stock._rtt_initial,
+        max_datagram_size=connection._max_datagram_size,
+        peer_completed_address_validation=stock.peer_completed_address_validation,
+        send_probe=stock._send_probe,
+        logger=stock._logger,
+        quic_logger=stock._quic_logger,
+    )
+    recovery._pacer = pacer  # type: ignore[assignment]
+    connection._loss = recovery
+    return recovery
