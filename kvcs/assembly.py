@@ -124,12 +124,14 @@ class Assembly(Coverage):
         rejected: list[int] = []
         if not 0 <= at < len(self.layers) or state.listed[at] is not None:
             return rejected
-        blocks = len(state.states[at])
-        state.listed[at] = listed = digests[: DIGEST_OCTETS * blocks]
+        blocks = range(state.wanted.skip, len(state.states[at]))
+        state.listed[at] = listed = digests[
+            DIGEST_OCTETS * blocks.start : DIGEST_OCTETS * blocks.stop
+        ]
         if state.digests[at] == listed and not state.recomputed[at]:
             return rejected
-        for block in range(blocks):
-            octets = slice(block * DIGEST_OCTETS, (block + 1) * DIGEST_OCTETS)
+        for block in blocks:
+            octets = state.digest_octets(block)
             if (
                 state.states[at][block] != ObjectState.VERIFIED
                 or block in state.recomputed[at]
@@ -179,7 +181,7 @@ class Assembly(Coverage):
         state = self._tracks[track]
         at = header.group_id - self.layers.start
         if 0 <= at < len(state.states) and header.object_id < len(state.states[at]):
-            if state.states[at][header.object_id] != ObjectState.VERIFIED:
+            if state.states[at][header.object_id] < ObjectState.VERIFIED:
                 return None
         if not len(self._scratch):
             longest = max(
@@ -228,7 +230,7 @@ class Assembly(Coverage):
         self.stats.objects_received += 1
         try:
             state.expected.check_location(layer, block)
-            if not 0 <= at < len(state.states) or block >= state.wanted.blocks:
+            if not 0 <= at < len(state.states) or block not in state.wanted:
                 self.stats.discarded += 1
                 return Outcome.DISCARDED
             if block >= len(state.states[at]):
@@ -350,6 +352,7 @@ class Assembly(Coverage):
                 state.wanted.span.segment == missing.segment
                 and state.wanted.name.component is missing.component
                 and 0 <= at < len(state.states)
+                and missing.block in state.wanted
                 and missing.block < len(state.states[at])
             ):
                 return state, at
@@ -422,8 +425,7 @@ class Assembly(Coverage):
         at = layer - self.layers.start
         if not verification.is_placed:
             self._write(state, layer, block, verification.raw)
-        start = block * DIGEST_OCTETS
-        state.digests[at][start : start + DIGEST_OCTETS] = verification.header.data_digest
+        state.digests[at][state.digest_octets(block)] = verification.header.data_digest
         state.states[at][block] = ObjectState.VERIFIED
         state.pending[at] -= 1
         if state.reasons:

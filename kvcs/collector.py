@@ -21,6 +21,7 @@ from kvcs.errors import IncompleteRetrieval, KvcsError, PublicationUnusable
 from kvcs.losses import Losses
 from kvcs.recovery import Recovery
 from kvcs.standstill import Standstill
+from kvcs.striping.shares import WHOLE
 from kvcs.supply import Supply
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kvcs.kvsp.identity import Prefix
     from kvcs.recovery import Source
     from kvcs.stats import RetrievalStats
+    from kvcs.striping.shares import Striping
 
 __all__ = ["Collector"]
 
@@ -64,6 +66,7 @@ class Collector:
         config: ConsumerConfig,
         threads: Executor,
         stats: RetrievalStats,
+        striping: Striping = WHOLE,
     ) -> None:
         self.stats = stats
         self.ready: deque[UsableLayer] = deque()
@@ -95,6 +98,7 @@ class Collector:
             course=self._course,
             config=config,
             threads=threads,
+            striping=striping,
         )
         self._attempts = Attempts(
             self._supply,

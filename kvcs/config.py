@@ -131,6 +131,9 @@ class ConsumerConfig:
     max_retrievals: int = 256
     """Retrievals of one consumer at once."""
 
+    max_sessions: int = 16
+    """Sessions that one retrieval is spread over at most (`sessions=`)."""
+
     max_endpoints: int = 16
     """Connections to other endpoints that are kept: for recovery, and where peers send us."""
 
@@ -164,6 +167,7 @@ class ConsumerConfig:
             _require(name, getattr(self, name), 0)
         _require("worker_threads", self.worker_threads, 1)
         _require("max_endpoints", self.max_endpoints, 1)
+        _require("max_sessions", self.max_sessions, 1)
         if not self.connect_timeout_s > 0:
             raise ValueError(f"connect_timeout_s is {self.connect_timeout_s}, expected more than 0")
         if not self.codecs:

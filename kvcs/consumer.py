@@ -17,6 +17,7 @@ from kvcs.finder import Finder
 from kvcs.kvsp.identity import Prefix
 from kvcs.recovery import Endpoint
 from kvcs.stats import ConsumerStats, RetrievalStats
+from kvcs.striping.shares import Striping
 from kvcs.trust import Trust
 from moqt.errors import ResourceBusy
 
@@ -266,6 +267,7 @@ class Consumer:
         publication: TrackNamespace | None = None,
         discovery_timeout_s: float | None = None,
         extras: Mapping[int, bytes] | None = None,
+        sessions: int | Striping = 1,
     ) -> Retrieval:
         """Find a publication of the longest prefix of `tokens` there is, and begin to take it.
 
@@ -274,12 +276,16 @@ class Consumer:
         None where there is none), with `blocks` or more tokens; written as Objects come, so their
         content is valid only for layers that were handed over. Without it arrays are allocated.
         `sources`, in order, and `recompute` are for what goes missing; a URL is another endpoint of
-        the same publication. `publication`: its full namespace, without discovery.
+        the same publication. `publication`: its full namespace, without discovery. `sessions`: so
+        many connections share the Objects, each layer in equal runs of blocks; a lost one's share
+        goes to the others. They stay open for later retrievals. (A `Striping` is for one process
+        of several: `kvcs.striping`.)
         Returns when a manifest that holds is there; layers come by the `Retrieval`.
         Cancelled: nothing is left.
         Raises: PublicationNotFound, PublicationUnusable (the last one tried), TensorMismatch,
-        InvalidTokens, ValueError for layers or blocks out of range, and MoqtError.
+        InvalidTokens, ValueError for layers, blocks or sessions out of range, and MoqtError.
         """
+        striping = sessions if isinstance(sessions, Striping) else self._striping(sessions)
         first_layer, last_layer = _layer_range(layers, descriptor.layers)
         if len(self._retrievals) >= self.config.max_retrievals:
             raise ResourceBusy(
@@ -297,6 +303,8 @@ class Consumer:
 
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
             taken = covered if blocks is None else min(blocks, covered)
+            options = feed.session.peer_options
+            ranges = 0 if options is None else options.max_filter_ranges
             collector = Collector(
                 feed,
                 endpoints=self._endpoints,
@@ -319,6 +327,7 @@ class Consumer:
                 config=self.config,
                 threads=self._threads,
                 stats=RetrievalStats(),
+                striping=striping.settled(feed.manifest, blocks=taken, max_filter_ranges=ranges),
             )
             return collector, taken
 
@@ -338,6 +347,14 @@ class Consumer:
         self._retrievals.add(retrieval)
         retrieval._task.add_done_callback(lambda _: self._ended(retrieval))
         return retrieval
+
+    def _striping(self, sessions: int) -> Striping:
+        """Return the striping over so many sessions. Raises: ValueError."""
+        if not 1 <= sessions <= self.config.max_sessions:
+            raise ValueError(
+                f"sessions is {sessions}, expected 1 to {self.config.max_sessions} (max_sessions)"
+            )
+        return Striping(parts=sessions, lanes=sessions)
 
     def _ended(self, retrieval: Retrieval) -> None:
         self._retrievals.discard(retrieval)

@@ -109,12 +109,12 @@ class Coverage:
     def lacking(self, track: int) -> list[tuple[int, int]]:
         """Return for each layer how many Objects of a track are not verified, of how many."""
         state = self._tracks[track]
-        return [(n, len(blocks)) for n, blocks in zip(state.pending, state.states, strict=True)]
+        return list(zip(state.pending, state.sizes, strict=True))
 
     def missing_blocks(self, track: int, layer: int) -> list[int]:
         """Return the blocks of a layer that are not verified in a track."""
         states = self._tracks[track].states[layer - self.layers.start]
-        return [block for block, state in enumerate(states) if state != ObjectState.VERIFIED]
+        return [block for block, state in enumerate(states) if state < ObjectState.VERIFIED]
 
     def missing(self, layers: Iterable[int] | None = None) -> tuple[MissingObject, ...]:
         """Return every wanted Object that is not verified, by segment, layer, component and block.
@@ -147,15 +147,12 @@ class Coverage:
 
     def is_missing(self, track: int, layer: int, block: int) -> bool:
         """Whether a wanted Object is not verified."""
-        return self._tracks[track].states[layer - self.layers.start][block] != ObjectState.VERIFIED
+        return self._tracks[track].states[layer - self.layers.start][block] < ObjectState.VERIFIED
 
     def is_untouched(self, track: int) -> bool:
         """Whether no Object of a track is verified."""
         state = self._tracks[track]
-        return all(
-            pending == len(states)
-            for pending, states in zip(state.pending, state.states, strict=True)
-        )
+        return state.pending == list(state.sizes)
 
     def holders(self, track: int, layer: int, block: int | None = None) -> tuple[object, ...]:
         """Return who holds the place of an Object, or all places of a layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kvcs.feeds import Feed
@@ -63,29 +64,32 @@ class Endpoints:
         self._named_hosts: set[str] = set()
         home = MoqtUri.parse(url)
         scope = TokenScope(home, trusted_authorities)
-        self._sessions = Sessions(
+        dial = dialer(
             home,
-            dialer(
-                home,
-                ca=ca,
-                insecure=insecure,
-                config=session_config,
-                transport_config=transport_config,
-                tokens=auth_tokens,
-                request_tokens=auth_tokens,
-                token_scope=scope,
-                trusted_hosts=self._named_hosts,
-                later_timeout_s=config.connect_timeout_s,
-            ),
-            FollowConfig(
-                max_redirects=config.max_redirects,
-                max_sessions=config.max_endpoints + 2,  # the own one, and one that is being left
-                follow_timeout_s=2 * config.request_timeout_s
-                + config.manifest_timeout_s
-                + config.connect_timeout_s,
-            ),
+            ca=ca,
+            insecure=insecure,
+            config=session_config,
+            transport_config=transport_config,
+            tokens=auth_tokens,
+            request_tokens=auth_tokens,
             token_scope=scope,
+            trusted_hosts=self._named_hosts,
+            later_timeout_s=config.connect_timeout_s,
         )
+        following = FollowConfig(
+            max_redirects=config.max_redirects,
+            max_sessions=config.max_endpoints + 2,  # the own one, and one that is being left
+            follow_timeout_s=2 * config.request_timeout_s
+            + config.manifest_timeout_s
+            + config.connect_timeout_s,
+        )
+
+        def make_sessions() -> Sessions:
+            return Sessions(home, dial, following, token_scope=scope)
+
+        self._make_sessions = make_sessions
+        self._sessions = make_sessions()
+        self._lanes: dict[int, Sessions] = {}
         self._client = Client(self._sessions)
         self._watches = Watches()
 
@@ -135,20 +139,37 @@ class Endpoints:
             place = await self._sessions.at(self._sessions.target(place, uri))
         return await self._feed(prefix, feed.namespace, place, feed.url)
 
+    async def lane(self, lane: int, beside: Place) -> Place:
+        """Return a session with where `beside` is, on a connection of its own for each `lane`.
+
+        `lane` is 1 or more. It is kept for later retrievals. Raises: as `place`.
+        """
+        return await self._lane_sessions(lane).at(beside.uri)
+
     async def redirected(
-        self, feed: Feed, error: RequestRejected
+        self, feed: Feed, error: RequestRejected, place: Place, lane: int = 0
     ) -> tuple[MoqtSession, FullTrackName]:
-        """Return where a REDIRECT of one of the tracks of `feed` leads. Raises: MoqtError."""
+        """Return where a REDIRECT of a track of `feed`, asked for at `place`, leads.
+
+        Raises: MoqtError.
+        """
         assert error.redirect_name is not None
-        uri = self._sessions.target(feed.visit.place, error.redirect_uri or "")
-        place = await self._sessions.at(uri)
-        feed.stay(place.visit())
-        return place.session, error.redirect_name
+        sessions = self._lane_sessions(lane)
+        target = await sessions.at(sessions.target(place, error.redirect_uri or ""))
+        feed.stay(target.visit())
+        return target.session, error.redirect_name
+
+    def _lane_sessions(self, lane: int) -> Sessions:
+        if lane == 0:
+            return self._sessions
+        if lane not in self._lanes:
+            self._lanes[lane] = self._make_sessions()
+        return self._lanes[lane]
 
     async def close(self) -> None:
         """End all watches, and close all sessions."""
         await self._watches.close()
-        await self._sessions.close()
+        await asyncio.gather(self._sessions.close(), *(s.close() for s in self._lanes.values()))
 
     async def _feed(
         self, prefix: Prefix, namespace: TrackNamespace, place: Place, url: str | None

@@ -71,9 +71,9 @@ Request = LiveRequest | FetchRequest
 class TrackPlan:
     """The requests for the layers `first_layer` to `last_layer`, first `blocks` blocks, of a track.
 
-    `span_blocks`: how many blocks the segment has; with fewer wanted and a peer that takes
-    `max_filter_ranges` Ranges or more, an OBJECTID_FILTER keeps the rest away; else they are
-    discarded on arrival (KVCS 5.3).
+    `first_block`: from which block on, where the others are asked for elsewhere. `span_blocks`: how
+    many blocks the segment has; with fewer wanted and a peer that takes `max_filter_ranges` Ranges
+    or more, an OBJECTID_FILTER keeps the rest away; else they are discarded on arrival (KVCS 5.3).
     """
 
     def __init__(
@@ -85,14 +85,17 @@ class TrackPlan:
         blocks: int,
         span_blocks: int,
         max_filter_ranges: int,
+        first_block: int = 0,
     ) -> None:
         self._first = first_layer
         self._last = last_layer
         self._layers = layers
         self._span_blocks = span_blocks
+        self._first_block = first_block
         self._filters: tuple[RangeFilter, ...] = ()
-        if blocks < span_blocks and max_filter_ranges > 0:
-            self._filters = (RangeFilter(RangeFilterKind.OBJECT_ID, (IdRange(0, blocks - 1),)),)
+        if (first_block or blocks < span_blocks) and max_filter_ranges > 0:
+            wanted = IdRange(first_block, blocks - 1)
+            self._filters = (RangeFilter(RangeFilterKind.OBJECT_ID, (wanted,)),)
 
     def live(self, *, first_layer: int | None = None) -> LiveRequest:
         """Return the request for a track in production (KVCS 5.2).
@@ -140,7 +143,7 @@ class TrackPlan:
             group_id = group_id_of(layer)
             if group_id < largest.group_id:
                 requests.append(self._fetch(layer, layer))
-            elif group_id == largest.group_id:
+            elif group_id == largest.group_id and largest.object_id >= self._first_block:
                 requests.append(self._fetch_up_to(layer, largest))
         return tuple(requests)
 
@@ -181,7 +184,7 @@ class TrackPlan:
         return tuple(requests)
 
     def _fetch_up_to(self, layer: int, last: Location) -> FetchRequest:
-        location = LocationFilter.range(location_of(layer, 0), last)
+        location = LocationFilter.range(location_of(layer, self._first_block), last)
         return FetchRequest(layer, layer, location, self._filters)
 
     def _fetch(self, first_layer: int, last_layer: int) -> FetchRequest:

@@ -8,18 +8,20 @@ Source: KVCS 5.2, 5.3, MOQT-22 9.2.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from kvcs.errors import KvcsError, ManifestInvalid, NotDeterministic, PublicationUnusable
 from kvcs.feeds import choose_tracks
 from kvcs.kvsp.shapes import Component
+from kvcs.striping.shares import WHOLE
 from kvcs.track_feed import TrackFeed
 from kvcs.wanted import WantedTrack
 from moqt.errors import MoqtError
 from moqt.types import FullTrackName
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from concurrent.futures import Executor
 
     from kvcs.assembly import Assembly
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from kvcs.kvsp.identity import Prefix
     from kvcs.losses import Losses
     from kvcs.manifest import Manifest, SegmentEntry
+    from kvcs.striping.shares import Striping
     from kvcs.track_feed import Arrivals
+    from moqt.asyncio.following import Place
 
 __all__ = ["Supply"]
 
@@ -51,6 +55,7 @@ class Supply:
         course: Course,
         config: ConsumerConfig,
         threads: Executor,
+        striping: Striping = WHOLE,
     ) -> None:
         self.feed = first
         """The publication now in use."""
@@ -71,6 +76,8 @@ class Supply:
         self._slots = asyncio.Semaphore(config.max_open_requests)
         self._segments: dict[int, tuple[SegmentEntry, list[int]]] = {}
         self._wanted: list[WantedTrack] = []
+        self._striping = striping
+        self._lane_of: list[int] = []
 
     # Queries
 
@@ -86,7 +93,11 @@ class Supply:
         """Return the number of the track that an Object is missing in; None: it has none yet."""
         for track, wanted in enumerate(self._wanted):
             name = wanted.name
-            if name.segment == missing.segment and name.component is missing.component:
+            if (
+                name.segment == missing.segment
+                and name.component is missing.component
+                and missing.block in wanted
+            ):
                 return track
         return None
 
@@ -164,14 +175,19 @@ class Supply:
                 )
         tracks = []
         for name, codec in choose_tracks(entry, self._config, has_v=self._has_v):
-            wanted = WantedTrack(
-                name=name,
-                codec=codec,
-                span=span,
-                blocks=min(span.blocks, self._assembly.blocks - span.first_block),
-            )
-            tracks.append(self._assembly.add_track(wanted))
-            self._wanted.append(wanted)
+            blocks = min(span.blocks, self._assembly.blocks - span.first_block)
+            for share in self._striping.shares(name, blocks):
+                wanted = WantedTrack(
+                    name=name,
+                    codec=codec,
+                    span=span,
+                    blocks=share.blocks.stop,
+                    skip=share.blocks.start,
+                    is_part=len(share.blocks) < blocks,
+                )
+                tracks.append(self._assembly.add_track(wanted))
+                self._wanted.append(wanted)
+                self._lane_of.append(share.lane)
         self._assembly.cover(span)
         self._segments[span.segment] = (entry, tracks)
 
@@ -215,22 +231,46 @@ class Supply:
 
     async def _run_track(self, feed: Feed, track: int, *, is_complete: bool) -> None:
         try:
-            await self._track_feed(feed, track).run(is_complete=is_complete)
-        except MoqtError as error:
-            self._course.note(f"{self._wanted[track].name}: {error}")
+            for turn in range(self._striping.lanes):
+                lane = (self._lane_of[track] + turn) % self._striping.lanes
+                if await self._run_at(feed, lane, track, is_complete=is_complete):
+                    break
         finally:
             feed.running -= 1
             self._course.changed.set()
         for layer in self._assembly.incomplete_layers(track):
             self._arrivals.lose(track, layer)
 
-    async def _fetch_some(self, feed: Feed, track: int, missing: dict[int, list[int]]) -> None:
-        await self._track_feed(feed, track).fetch_missing(missing)
+    async def _run_at(self, feed: Feed, lane: int, track: int, *, is_complete: bool) -> bool:
+        """Take a share by one session; False: that one is lost, and another may bring the rest."""
+        try:
+            async with self._lane(feed, lane) as place:
+                try:
+                    await self._track_feed(feed, track, place, lane).run(is_complete=is_complete)
+                finally:
+                    is_lost = place.is_left
+        except MoqtError as error:
+            self._course.note(f"{self._wanted[track].name}: {error}")
+            is_lost = lane > 0 or feed.is_left
+        return not is_lost or self._assembly.is_track_complete(track)
 
-    def _track_feed(self, feed: Feed, track: int) -> TrackFeed:
+    @asynccontextmanager
+    async def _lane(self, feed: Feed, lane: int) -> AsyncIterator[Place]:
+        """Enter the session for the shares of a lane; the first is the feed's own."""
+        if lane == 0:
+            yield feed.visit.place
+            return
+        place = await self._endpoints.lane(lane, feed.visit.place)
+        async with place.visit():
+            yield place
+
+    async def _fetch_some(self, feed: Feed, track: int, missing: dict[int, list[int]]) -> None:
+        await self._track_feed(feed, track, feed.visit.place).fetch_missing(missing)
+
+    def _track_feed(self, feed: Feed, track: int, place: Place, lane: int = 0) -> TrackFeed:
         wanted = self._wanted[track]
         return TrackFeed(
-            feed.session,
+            place.session,
             FullTrackName(feed.namespace, str(wanted.name).encode()),
             track=track,
             wanted=wanted,
@@ -241,7 +281,7 @@ class Supply:
             slots=self._slots,
             threads=self._threads,
             stats=self._assembly.stats,
-            redirected=lambda error: self._endpoints.redirected(feed, error),
+            redirected=lambda error: self._endpoints.redirected(feed, error, place, lane),
         )
 
     def _take_from(self, feed: Feed, work: Coroutine[None, None, None]) -> None:

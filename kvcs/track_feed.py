@@ -34,6 +34,11 @@ __all__ = ["Arrivals", "TrackFeed", "TrackSink"]
 
 _log = logging.getLogger(__name__)
 
+PART_GROUPS_AT_ONCE = 4
+"""FETCHes of single Groups that are open at once for a part of a track. All parts together then
+work on the same few layers; without it, one part's late layers would take the slots of another's
+early ones."""
+
 
 class Arrivals(Protocol):
     """Who is told what became of a track's Objects. Calls note it and do nothing else."""
@@ -115,13 +120,19 @@ class TrackFeed:
         self._threads = threads
         self._stats = stats
         options = session.peer_options
+        max_filter_ranges = 0 if options is None else options.max_filter_ranges
         self._plan = TrackPlan(
             first_layer=assembly.layers.start,
             last_layer=assembly.layers.stop - 1,
             layers=layers,
             blocks=wanted.blocks,
             span_blocks=wanted.span.blocks,
-            max_filter_ranges=0 if options is None else options.max_filter_ranges,
+            max_filter_ranges=max_filter_ranges,
+            first_block=wanted.skip,
+        )
+        self._is_unfiltered_part = wanted.is_part and not max_filter_ranges
+        self._window = asyncio.Semaphore(
+            PART_GROUPS_AT_ONCE if wanted.is_part else config.max_open_requests
         )
 
     async def run(self, *, is_complete: bool) -> None:
@@ -134,7 +145,7 @@ class TrackFeed:
             return
         if not is_complete:
             await self._live(self._plan.live(first_layer=incomplete[0]))
-        elif self._assembly.is_untouched(self._track):
+        elif self._assembly.is_untouched(self._track) and not self._is_unfiltered_part:
             await self._fetch(self._plan.completed())
         else:
             await self.fetch_missing(
@@ -292,7 +303,7 @@ class TrackFeed:
     async def _fetch_once(self, request: FetchRequest) -> MoqtError | None:
         sink = TrackSink(self._assembly, self._track)
         next_layer = request.first_layer
-        async with self._slots:
+        async with self._window, self._slots:
             self._stats.open_requests += 1
             try:
                 fetch = self._session.fetch(

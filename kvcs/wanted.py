@@ -23,12 +23,20 @@ __all__ = ["Lease", "ObjectState", "TrackState", "Verification", "WantedTrack"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTrack:
-    """A data track to assemble: the first `blocks` blocks of a segment."""
+    """A data track to assemble: of a segment, the first `blocks` blocks but for the first `skip`.
+
+    `is_part`: others have the rest of the track's blocks.
+    """
 
     name: DataTrackName
     codec: Codec
     span: SegmentSpan
     blocks: int
+    skip: int = 0
+    is_part: bool = False
+
+    def __contains__(self, block: int) -> bool:
+        return self.skip <= block < self.blocks
 
 
 class ObjectState(IntEnum):
@@ -37,6 +45,8 @@ class ObjectState(IntEnum):
     ABSENT = 0
     LEASED = 1
     VERIFIED = 2
+    ELSEWHERE = 3
+    """It belongs to another part of the track."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,13 +88,20 @@ class TrackState:
         self.shapes = [BlockShape(geometry, component, block_tokens) for geometry in geometries]
         self.raw_octets = [shape.raw_octets for shape in self.shapes]
         self.parts = [geometry.parts(component) for geometry in geometries]
-        self.pending = [wanted.blocks if parts else 0 for parts in self.parts]
+        count = max(wanted.blocks - wanted.skip, 0)
+        self.sizes = tuple(count if parts else 0 for parts in self.parts)
+        """Objects that are wanted."""
+        self.pending = list(self.sizes)
         """Objects that are not verified."""
-        self.states = [bytearray(blocks) for blocks in self.pending]
-        self.digests = [bytearray(DIGEST_OCTETS * blocks) for blocks in self.pending]
-        """Data Digests of what is verified."""
+        skipped = bytes((ObjectState.ELSEWHERE,)) * wanted.skip
+        self.states = [
+            bytearray(skipped) + bytearray(count) if size else bytearray() for size in self.sizes
+        ]
+        """By block, from the segment's first one on."""
+        self.digests = [bytearray(DIGEST_OCTETS * size) for size in self.sizes]
+        """Data Digests of what is verified, from the first wanted block on."""
         self.listed: list[bytes | None] = [None] * len(layers)
-        """Data Digests of the layer's Objects as the manifest has them."""
+        """Data Digests of the layer's Objects as the manifest has them, as `digests`."""
         self.recomputed: list[set[int]] = [set() for _ in layers]
         self.reasons: dict[tuple[int, int], RejectReason] = {}
         self.leases: dict[tuple[int, int], Lease] = {}
@@ -94,19 +111,24 @@ class TrackState:
         """Return the position in the context of a block's first token."""
         return self.wanted.span.token_start(block, self.expected.block_tokens)
 
+    def digest_octets(self, block: int) -> slice:
+        """Return where the digest of a block stands in `digests` and `listed`."""
+        start = (block - self.wanted.skip) * DIGEST_OCTETS
+        return slice(start, start + DIGEST_OCTETS)
+
     def is_listed_otherwise(self, at: int, block: int, digest: bytes) -> bool:
         """Whether the manifest lists another Data Digest for an Object."""
         listed = self.listed[at]
-        start = block * DIGEST_OCTETS
-        return listed is not None and listed[start : start + DIGEST_OCTETS] != digest
+        return listed is not None and listed[self.digest_octets(block)] != digest
 
     def is_settled(self, at: int, *, require_listed: bool) -> bool:
         """Whether nothing of a layer is pending in this track, and no listing is waited for."""
         if self.pending[at]:
             return False
-        blocks = len(self.states[at])
         return (
-            not require_listed or self.listed[at] is not None or len(self.recomputed[at]) == blocks
+            not require_listed
+            or self.listed[at] is not None
+            or len(self.recomputed[at]) == self.sizes[at]
         )
 
 

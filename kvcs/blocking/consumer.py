@@ -94,6 +94,7 @@ class Consumer(Owner[AsyncConsumer]):
         publication: TrackNamespace | None = None,
         discovery_timeout_s: float | None = None,
         extras: Mapping[int, bytes] | None = None,
+        sessions: int = 1,
         timeout_s: float | None = None,
     ) -> Retrieval:
         """Find a publication and begin to take it; see `kvcs.Consumer.retrieve`.
@@ -114,6 +115,7 @@ class Consumer(Owner[AsyncConsumer]):
                 publication=publication,
                 discovery_timeout_s=discovery_timeout_s,
                 extras=extras,
+                sessions=sessions,
             )
 
         return Retrieval(self, self._call(retrieve, timeout_s))

@@ -1,0 +1,1 @@
+"""One retrieval over several sessions, in one process or in several."""
