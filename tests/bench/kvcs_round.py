@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from functools import cache
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from moqt.tls import CertificatePair, generate_certificate
 from tests.bench.case import MEBI, CaseFailed, Figures, Metric
+from tests.bench.identity import certificate
 from tests.bench.processes import Round, Side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DISCOVERED", "Workload", "certificate", "figures", "kvcs_round"]
+__all__ = ["DISCOVERED", "Workload", "figures", "kvcs_round"]
 
 MODULE = "tests.bench.side.kvcs_main"
 
@@ -29,12 +28,6 @@ DISCOVERED = "discovered"
 
 HEAD_DIM = 128
 ELEMENT_OCTETS = 2
-
-
-@cache
-def certificate() -> CertificatePair:
-    """Return the certificate of this run's servers."""
-    return generate_certificate(["localhost", "127.0.0.1"], days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +128,8 @@ def kvcs_round(workload: Workload) -> Outcome:
         ]
         for consumer in consumers:
             consumer.expect("connected")
-        put_at, usable_at = [], []
+        put_at: list[float] = []
+        usable_at: list[list[float]] = []
         for number in range(-1, workload.repeats):  # -1: to warm up
             put_at, usable_at = _transfer(producer, consumers, number)
         ends = []

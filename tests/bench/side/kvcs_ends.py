@@ -61,7 +61,7 @@ class Cache:
 
     def layers(self, *, is_warm_up: bool) -> int:
         """How many layers are moved."""
-        return self._warm_layers if is_warm_up else self._given["layers"]
+        return self._warm_layers if is_warm_up else len(self.tensors)
 
     def descriptor(self, *, is_warm_up: bool) -> Descriptor:
         """Return what the publication says of itself."""
@@ -76,7 +76,7 @@ class Cache:
 
     def prompt(self, number: int) -> NDArray[np.int64]:
         """Return the tokens of the publication with this number."""
-        return np.arange(self.tokens) + number
+        return np.arange(self.tokens) + number + 1
 
     def pairs(self, *, is_warm_up: bool) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return K and V by layer."""
@@ -194,9 +194,7 @@ async def consume(given: dict[str, Any]) -> None:
                 into=cache.pairs(is_warm_up=is_warm_up),
             )
             say("open")
-            usable_at = []
-            async for _layer in retrieval:
-                usable_at.append(time.monotonic())
+            usable_at = [time.monotonic() async for _layer in retrieval]
             say("done", usable_at=usable_at, objects=retrieval.stats.objects)
         connection = consumer.session._driver.connection
         say(

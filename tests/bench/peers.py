@@ -1,0 +1,26 @@
+"""Other implementations of MOQT, in the Python that has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.bench.case import NotRun
+from tests.bench.one_way import one_way_round
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.bench.case import Figures
+
+__all__ = ["peer_round"]
+
+
+def peer_round(module: str, plan: Mapping[str, Any], python: str | None) -> Figures:
+    """Have a publisher and a subscriber of another implementation move hashed Objects.
+
+    Raises: NotRun without their Python.
+    """
+    if python is None or not Path(python).exists():
+        raise NotRun("there is no Python 3.12 with the other implementations (.venv-peers)")
+    return one_way_round(module, {**plan, "hashed": True}, sender_serves=True, python=python)
