@@ -19,7 +19,7 @@ What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_
 `_remote_max_data_used`, `_remote_max_streams_*`, `_remote_max_datagram_frame_size`, `_streams`,
 `QuicStream` (`max_stream_data_local`, `_local_sent`, `_remote`; its sender's `highest_offset`,
 `_buffer_stop`, `_buffer_fin`, `_reset_error_code`; its receiver's `highest_offset`, `_final_size`),
-`_loss` (`_pacer`, `_pto_count`, `_cc._max_datagram_size`, `congestion_window`, `bytes_in_flight`),
+`_loss` (`_pacer`, `_cc._max_datagram_size`, `congestion_window`, `bytes_in_flight`),
 `_max_datagram_size`, `_handshake_confirmed`, `_network_paths`, `_spaces[...].ack_at`, `_state`,
 `_close_event`, `_datagrams_pending`, `_get_or_create_stream_for_send`, and the methods overridden.
 """
@@ -43,13 +43,19 @@ from aioquic.quic.connection import (
 from aioquic.quic.packet import QuicFrameType, pull_quic_transport_parameters
 
 from moqt.asyncio import cubic, recovery
-from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS, CongestionControl, TransportConfig
+from moqt.asyncio.config import (
+    LARGEST_STOCK_DATAGRAM_OCTETS,
+    SMALLEST_DATAGRAM_OCTETS,
+    CongestionControl,
+    TransportConfig,
+)
+from moqt.asyncio.mtu_prober import MtuProber
 from moqt.asyncio.pacing import BurstPacer
 from moqt.asyncio.qlog import QlogDirectory, Trace
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aioquic.quic.connection import QuicReceiveContext
     from aioquic.quic.events import ConnectionTerminated
@@ -58,11 +64,20 @@ if TYPE_CHECKING:
     from aioquic.quic.recovery import QuicPacketSpace
     from aioquic.quic.stream import QuicStream
 
+    from moqt.asyncio.endpoint import Datagram
+
+    Arrival = Callable[[int, int, memoryview | bytes, bool], None]
+    """Stream ID, offset, octets, FIN: the stream ends with these octets."""
+
+    Emit = Callable[[memoryview, int, Any], bool]
+    """Gives datagrams of so many octets, one after another, the last may be shorter, to a socket;
+    False when it takes no more for now."""
+
 DATAGRAM_FRAME_OCTETS = 65535
 """max_datagram_frame_size announced: MOQT demands that it's not zero (MOQT-22 6.1)."""
 
-BLACK_HOLE_TIMEOUTS = 3
-"""Probe timeouts in a row after which large datagrams are taken for the cause."""
+LEAST_WINDOW_DATAGRAMS = 2
+"""RFC 9002 7.2: the congestion window is never less."""
 
 
 cubic.register()
@@ -128,12 +143,17 @@ class HeldConnection(QuicConnection):
         """Receive octets credited over all streams."""
         self.peer_parameters: QuicTransportParameters | None = None
         """What the peer's handshake announced; None before."""
+        self.on_arrival: Arrival | None = None
+        """Who takes octets of streams as they come, each once, in any order, with their offset; a
+        connection that has no use for it reports them by aioquic's events, in order."""
         self._written_octets = 0
         self._accounts: dict[int, _Account] = {}
         self._settling: dict[int, _Account] = {}
-        self._target_datagram_size = transport_config.max_datagram_octets
-        self._burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
-        self.recovery = recovery.install(self, pacer=self._burst_pacer)
+        self._datagram_size = self._max_datagram_size
+        self.burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
+        self.recovery = recovery.install(self, pacer=self.burst_pacer)
+        self._mtu_prober = MtuProber(self, limit=transport_config.max_datagram_octets)
+        self.recovery.on_lost = self._mtu_prober.on_packets_lost
         for limit, streams in (
             (self._local_max_streams_bidi, transport_config.max_bidirectional_streams),
             (self._local_max_streams_uni, transport_config.max_unidirectional_streams),
@@ -156,7 +176,7 @@ class HeldConnection(QuicConnection):
     def sendable_octets(self) -> int:
         """What may leave soon: the congestion window's room, but a burst of the pacer at most."""
         room = self._loss.congestion_window - self._loss.bytes_in_flight
-        return max(0, min(room, self._burst_pacer.burst_octets))
+        return max(0, min(room, self.burst_pacer.burst_octets))
 
     @property
     def peer_credit(self) -> int:
@@ -216,8 +236,9 @@ class HeldConnection(QuicConnection):
 
     @property
     def datagram_size(self) -> int:
-        """The UDP payload that packets are built for now."""
-        return self._max_datagram_size
+        """The UDP payload that the path is known to carry. aioquic's own code builds packets for
+        16,383 octets of it at most: it writes the length of a frame in two octets."""
+        return self._datagram_size
 
     # --- sending ---
 
@@ -233,7 +254,7 @@ class HeldConnection(QuicConnection):
     def stream_credit(self, stream_id: int) -> int:
         """What the peer's windows still take on this stream; 0 when it is gone."""
         stream = self._streams.get(stream_id)
-        if stream is None or not _can_write(stream):
+        if stream is None or not can_write(stream):
             return 0
         return min(
             stream.max_stream_data_remote - stream.sender._buffer_stop,
@@ -243,7 +264,7 @@ class HeldConnection(QuicConnection):
     def append(self, stream_id: int, buffers: Sequence[memoryview | bytes], fin: bool) -> None:
         """Copy the buffers to the stream's end; nothing happens when it is gone."""
         stream = self._streams.get(stream_id)
-        if stream is None or not _can_write(stream):
+        if stream is None or not can_write(stream):
             return
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         stream.sender.write(data, end_stream=fin)  # type: ignore[arg-type]
@@ -269,15 +290,19 @@ class HeldConnection(QuicConnection):
 
     def queue_datagram(self, data: bytes) -> bool:
         """Queue a DATAGRAM frame; False when it's too large for a packet, or the queue is full."""
-        room = self._max_datagram_size - 1 - len(self._peer_cid.cid) - 2 - 16 - 1 - 2
         if (
-            len(data) > room
+            len(data) > self._datagram_room
             or len(data) + 3 > (self._remote_max_datagram_frame_size or 0)
             or len(self._datagrams_pending) >= self.transport_config.max_queued_datagrams
         ):
             return False
         self.send_datagram_frame(data)
         return True
+
+    @property
+    def _datagram_room(self) -> int:
+        """What a DATAGRAM frame of a packet holds: less header, tag, type and length."""
+        return self._max_datagram_size - 1 - len(self._peer_cid.cid) - 2 - 16 - 1 - 2
 
     def _forget_unsent(self, stream: QuicStream) -> None:
         sender = stream.sender
@@ -295,7 +320,22 @@ class HeldConnection(QuicConnection):
             self._forget_unsent(stream)
         super()._handle_stop_sending_frame(context, frame_type, buf)
 
+    def write_bulk(self, now: float, emit: Emit) -> bool:
+        """Send what is not aioquic's to send, after `datagrams_to_send`; here: nothing.
+
+        Returns True when there is more that could be sent at once.
+        """
+        return False
+
     # --- receiving ---
+
+    def receive_segments(
+        self, datagrams: memoryview, segment_octets: int, address: Any, now: float
+    ) -> None:
+        """Take datagrams of so many octets each, one after another; the last may be shorter."""
+        for start in range(0, len(datagrams), segment_octets):
+            datagram = bytes(datagrams[start : start + segment_octets])
+            self.receive_datagram(datagram, address, now=now)
 
     def credit(self, stream_id: int, octets: int) -> bool:
         """Grant the peer `octets` more, on the stream and on the connection.
@@ -435,26 +475,35 @@ class HeldConnection(QuicConnection):
         if space is not None and space.ack_at is not None and space.ack_at > now:
             space.ack_at = now
 
-    def adapt_datagram_size(self) -> None:
-        """Leave 1200 octets once the handshake is confirmed; return to it on a black hole."""
-        if self._max_datagram_size != self._target_datagram_size:
-            if self._handshake_confirmed:
-                self._set_datagram_size(self._target_datagram_size)
-        elif (
-            self._max_datagram_size > SMALLEST_DATAGRAM_OCTETS
-            and self._loss._pto_count >= BLACK_HOLE_TIMEOUTS
-        ):
-            self.shrink_datagrams()
+    def adapt_datagram_size(self, now: float) -> None:
+        """Follow what is known of the path; before packets are built."""
+        octets = self._mtu_prober.update(now)
+        if octets != self._datagram_size:
+            self._set_datagram_size(octets)
+
+    def next_probe(self, now: float) -> Datagram | None:
+        """Return a datagram that shows whether the path carries its size; None: none is due."""
+        return self._mtu_prober.next_probe(now)
 
     def shrink_datagrams(self) -> None:
-        """The path doesn't carry large datagrams: stay with 1200 octets from now on."""
-        self._target_datagram_size = SMALLEST_DATAGRAM_OCTETS
-        self._set_datagram_size(SMALLEST_DATAGRAM_OCTETS)
+        """The socket refused a datagram for its size: the last probe, or else all large ones."""
+        self._mtu_prober.on_too_large()
 
     def _set_datagram_size(self, octets: int) -> None:
-        self._max_datagram_size = octets
-        self._loss._cc._max_datagram_size = octets  # type: ignore[attr-defined]
-        self._burst_pacer.max_datagram_size = octets
+        if self.trace is not None:
+            sizes = {"old": self._datagram_size, "new": octets}
+            self.trace.log_event(category="connectivity", event="mtu_updated", data=sizes)
+        self._datagram_size = octets
+        self._max_datagram_size = min(octets, LARGEST_STOCK_DATAGRAM_OCTETS)
+        self.burst_pacer.max_datagram_size = self._max_datagram_size
+        controller: Any = self._loss._cc
+        controller._max_datagram_size = octets
+        controller.congestion_window = max(
+            controller.congestion_window, LEAST_WINDOW_DATAGRAMS * octets
+        )
+        waiting = self._datagrams_pending
+        for data in [data for data in waiting if len(data) > self._datagram_room]:
+            waiting.remove(data)  # it would block what waits behind it; it is unreliable anyway
 
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)
@@ -462,14 +511,15 @@ class HeldConnection(QuicConnection):
         self.peer_parameters = pull_quic_transport_parameters(Buffer(data=data))
         largest = self.peer_parameters.max_udp_payload_size
         if largest is not None:
-            self._target_datagram_size = min(self._target_datagram_size, largest)
+            self._mtu_prober.search.lower_limit(largest)
 
     def _probe_preferred_address(self) -> None:
         # The client's socket is connected to one address, so it doesn't move to another.
         self._remote_preferred_address = None
 
 
-def _can_write(stream: QuicStream) -> bool:
+def can_write(stream: QuicStream) -> bool:
+    """Whether anything may still be appended to it."""
     sender: Any = stream.sender
     return (
         not sender.is_finished and sender._reset_error_code is None and sender._buffer_fin is None

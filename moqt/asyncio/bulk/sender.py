@@ -1,0 +1,245 @@
+"""The sending half of a stream that refers to what is written until it is acknowledged.
+
+It stands in for aioquic's `QuicStreamSender`, which copies what is written into one growing buffer,
+out of it again for each frame, and moves the rest down with each acknowledgement. Both packet
+writers use it: aioquic's by `get_frame`, the bulk one by `next_run`. What `buffer_is_empty` says
+is what keeps aioquic's away while the bulk one is at work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aioquic.quic.packet import QuicStreamFrame
+from aioquic.quic.packet_builder import QuicDeliveryState
+from aioquic.quic.rangeset import RangeSet
+from aioquic.quic.stream import QuicStreamSender
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class SenderOwner(Protocol):
+        """The connection, as its senders see it."""
+
+        is_bulk_at_work: bool
+        """Whether the bulk writer sends what they have."""
+
+        def on_sendable(self, sender: ReferencingSender, *, is_urgent: bool) -> None:
+            """It has something to send; `is_urgent`: again."""
+
+
+_ACKED = QuicDeliveryState.ACKED
+
+
+@dataclass(slots=True)
+class Run:
+    """Octets `start` to `stop` of a stream, to be sent next. `is_new`: for the first time."""
+
+    start: int
+    stop: int
+    fin: bool
+    is_new: bool
+
+
+class ReferencingSender(QuicStreamSender):
+    """Sends slices of the buffers that were written. Nobody may change those meanwhile.
+
+    A reference goes when all octets up to the buffer's end are acknowledged, or with a reset.
+    """
+
+    def __init__(self, stream_id: int, owner: SenderOwner) -> None:
+        super().__init__(stream_id=stream_id, writable=True)
+        self.stream_id = stream_id
+        self.is_queued = False
+        """Whether the bulk writer has it in its queue."""
+        self._owner = owner
+        self._chunks: deque[tuple[int, int, memoryview | bytes]] = deque()
+        self._lost = RangeSet()
+        self._early_acked: dict[int, int] = {}
+        self._next_chunk = 0
+        """The chunk, counted from the first that is kept, where `highest_offset` is."""
+
+    # `_buffer_start` is the lowest octet not acknowledged, `highest_offset` the first never sent;
+    # `_buffer`, `_pending` and `_acked` of the base class are not used.
+
+    @property
+    def buffer_is_empty(self) -> bool:  # type: ignore[override]
+        """Whether aioquic's packet writer should pass it by."""
+        return self._owner.is_bulk_at_work or not self.has_pending
+
+    @buffer_is_empty.setter
+    def buffer_is_empty(self, value: bool) -> None:
+        """The base class says what follows from the rest anyway."""
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is something to send, flow control permitting."""
+        return self._reset_error_code is None and (
+            self.highest_offset < self._buffer_stop or self._pending_eof or bool(self._lost)
+        )
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether there is something to send again."""
+        return bool(self._lost)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next frame."""
+        return self._lost[0].start if self._lost else self.highest_offset
+
+    # --- written ---
+
+    def write(self, data: bytes, end_stream: bool = False) -> None:
+        """Append one buffer."""
+        self.append((data,), end_stream)
+
+    def append(self, buffers: Sequence[memoryview | bytes], fin: bool) -> int:
+        """Append references to `buffers`, then FIN if `fin`; return the octets."""
+        if self._buffer_fin is not None:
+            raise RuntimeError("Cannot send data after FIN")
+        if self._reset_error_code is not None:
+            raise RuntimeError("Cannot send data after the stream was reset")
+        start = stop = self._buffer_stop
+        for data in buffers:
+            if data:
+                self._chunks.append((stop, stop + len(data), data))
+                stop += len(data)
+        self._buffer_stop = stop
+        if fin:
+            self._buffer_fin = stop
+            self._pending_eof = True
+        if stop > start or fin:
+            self._owner.on_sendable(self, is_urgent=False)
+        return stop - start
+
+    def reset(self, error_code: int) -> None:
+        """Give up, and let go of everything."""
+        super().reset(error_code)
+        if self._reset_error_code is not None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._chunks.clear()
+        self._lost = RangeSet()
+        self._early_acked.clear()
+        self._next_chunk = 0
+
+    # --- sent ---
+
+    def next_run(self, max_offset: int) -> Run | None:
+        """Take what comes next, all that flow control lets through; None: nothing for now.
+
+        What of it isn't sent goes back by `put_back`.
+        """
+        if self._lost:
+            lost = self._lost.shift()
+            fin = self._pending_eof and lost.stop == self._buffer_fin == self.highest_offset
+            if fin:
+                self._pending_eof = False
+            return Run(lost.start, lost.stop, fin, is_new=False)
+        start = self.highest_offset
+        stop = min(self._buffer_stop, max_offset)
+        if stop > start:
+            self.highest_offset = stop
+        elif not (self._pending_eof and start == self._buffer_fin):
+            return None
+        fin = self._pending_eof and stop >= start and max(start, stop) == self._buffer_fin
+        if fin:
+            self._pending_eof = False
+        return Run(start, max(start, stop), fin, is_new=True)
+
+    def put_back(self, run: Run) -> None:
+        """The rest of a run was not sent."""
+        if run.is_new:
+            self.highest_offset = run.start
+        elif run.stop > run.start:
+            self._lost.add(run.start, run.stop)
+        if run.fin:
+            self._pending_eof = True
+
+    def slices(self, start: int, stop: int) -> list[memoryview | bytes]:
+        """Return octets `start` to `stop`, as slices of what was written."""
+        chunks = self._chunks
+        index = self._find(start)
+        found: list[memoryview | bytes] = []
+        while start < stop:
+            first, last, data = chunks[index]
+            if start == first and stop >= last:
+                found.append(data)
+            else:
+                found.append(memoryview(data)[start - first : min(stop, last) - first])
+            start = last
+            index += 1
+        return found
+
+    def _find(self, offset: int) -> int:
+        """Return the index of the chunk that has `offset`: mostly where the last search ended."""
+        chunks = self._chunks
+        index = self._next_chunk
+        if index >= len(chunks) or not chunks:
+            index = max(0, len(chunks) - 1)
+        while index and chunks[index][0] > offset:
+            index -= 1
+        while index < len(chunks) and chunks[index][1] <= offset:
+            index += 1
+        self._next_chunk = index
+        return index
+
+    def get_frame(self, max_size: int, max_offset: int | None = None) -> QuicStreamFrame | None:
+        """Give aioquic's packet writer one frame, as the base class does."""
+        if max_size < 0:
+            return None
+        run = self.next_run(self._buffer_stop if max_offset is None else max_offset)
+        if run is None:
+            return None
+        start, stop, fin = run.start, min(run.stop, run.start + max_size), run.fin
+        if stop < run.stop:
+            self.put_back(Run(stop, run.stop, run.fin, run.is_new))
+            fin = False
+            if stop == start:
+                return None
+        data = b"".join(self.slices(start, stop))
+        return QuicStreamFrame(data=data, fin=fin, offset=start)
+
+    # --- acknowledged or lost ---
+
+    def on_data_delivery(
+        self, delivery: QuicDeliveryState, start: int, stop: int, fin: bool
+    ) -> None:
+        """A packet with octets `start` to `stop` was acknowledged, or lost."""
+        if self._reset_error_code is not None:
+            return
+        if delivery is not _ACKED:
+            self._on_lost(start, stop, fin)
+            return
+        # An octet is in one packet in flight at most, so acknowledged ranges never overlap.
+        if start == self._buffer_start:
+            early = self._early_acked
+            if early:
+                while (further := early.pop(stop, None)) is not None:
+                    stop = further
+            self._buffer_start = stop
+            chunks = self._chunks
+            while chunks and chunks[0][1] <= stop:
+                chunks.popleft()
+                if self._next_chunk:
+                    self._next_chunk -= 1
+        elif stop > start:
+            self._early_acked[start] = stop
+        if fin:
+            self._acked_fin = True
+        if self._acked_fin and self._buffer_start == self._buffer_fin:
+            self.is_finished = True
+
+    def _on_lost(self, start: int, stop: int, fin: bool) -> None:
+        start = max(start, self._buffer_start)
+        if stop > start:
+            self._lost.add(start, stop)
+        if fin:
+            self._pending_eof = True
+        if self.has_pending:
+            self._owner.on_sendable(self, is_urgent=True)
