@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from moqt.codes import ObjectStatus
 
@@ -175,8 +175,7 @@ class FullTrackName:
         return cls(TrackNamespace.parse(namespace), _from_text(name))
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectHeader:
+class ObjectHeader(NamedTuple):
     """All of an Object but its payload, as a receiver knows it before the payload has arrived.
 
     `subgroup_id` is None for Delivery Mode Datagram. `payload_length` is in octets.
@@ -197,8 +196,7 @@ class ObjectHeader:
         return Location(self.group_id, self.object_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(NamedTuple):
     """A whole Object as received.
 
     `payload` is owned by the receiver of this value. It is None when an `ObjectSink` gave the

@@ -29,6 +29,9 @@ class SeenNumbers:
     def add(self, number: int) -> bool:
         """Add a number; return False when it is there already."""
         first, last = self._first, self._last
+        if last and number == last[-1] + 1:
+            last[-1] = number  # in order, as nearly always
+            return True
         at = bisect_right(first, number) - 1
         if at >= 0 and number <= last[at]:
             return False

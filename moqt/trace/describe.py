@@ -40,11 +40,14 @@ def describe(value: object, *, whole: bool = False) -> Plain:
     `whole`: octets as hex digits and addresses with their query; else their lengths alone. A
     payload is its length and a token's value is its length, always.
     """
-    if not is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} has no fields")
     if isinstance(value, SetupOptions):
         return _options(value, whole=whole)
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, ObjectHeader):
+        found = value._asdict()
+    elif is_dataclass(value):
+        found = {field.name: getattr(value, field.name) for field in fields(value)}
+    else:
+        raise TypeError(f"{type(value).__name__} has no fields")
     if isinstance(value, LocationFilter):
         sent = ("type", "start_group", "start_object", "end_group", "end_object")
         found = {name: found[name] for name in sent[: 1 + _FILTER_FIELDS[value.type]]}

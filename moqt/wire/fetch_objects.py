@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from moqt.codes import GroupOrder, RangeStatus
+from moqt.codes import GroupOrder, ObjectStatus, RangeStatus
 from moqt.types import Location, ObjectHeader
 from moqt.wire import vi64
 from moqt.wire.cursor import malformed
@@ -43,6 +43,7 @@ _PRIORITY = int(FetchFlag.PRIORITY)
 _PROPERTIES = int(FetchFlag.PROPERTIES)
 _DATAGRAM = int(FetchFlag.DATAGRAM)
 _FIRST = _OBJECT | _GROUP
+_NORMAL: Final = ObjectStatus.NORMAL
 _MARKERS = frozenset(int(status) for status in RangeStatus)
 
 
@@ -216,10 +217,8 @@ class FetchReader(ObjectReader):
         self._group_id, self._object_id = group_id, object_id
         self._subgroup_id = subgroup_id or 0
         self._priority = priority
-        self._found_object(
-            ObjectHeader(
-                group_id, object_id, subgroup_id, priority, found[0], properties=properties
-            )
+        self._last = self._header = ObjectHeader(
+            group_id, object_id, subgroup_id, priority, found[0], _NORMAL, properties
         )
         return found[1]
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moqt.errors import MoqtError
 from moqt.types import ObjectHeader
@@ -74,8 +75,7 @@ class Place(Protocol):
         """The memory, in the order of the payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRead:
+class ObjectRead(NamedTuple):
     """An Object is whole. `payload` is the receiver's to keep; None when `place` was given."""
 
     header: ObjectHeader
@@ -254,20 +254,21 @@ class ObjectReader:
     def _consume(self, base: int, view: memoryview) -> None:
         """Read `view`, whose first octet has offset `base`, from `_next` to its end."""
         end = base + len(view)
-        while self._next < end:
+        while (start := self._next) < end:
             if self._header is None:
                 if not self._read_header(base, view):
                     return
-            elif self._ahead:
+                continue
+            if self._ahead.starts:
                 self._fill(base, view)
-                self._next = self._ahead.drop_through(self._next)
+                self._next = self._ahead.drop_through(start)
             else:
                 stop = min(end, self._object_end)
-                self._write(self._next, view[self._next - base : stop - base])
+                self._write(start, view, start - base, stop - base)
                 self._next = stop
-            if self._header is not None and self._next == self._object_end:
+            if self._next == self._object_end:
                 self._complete()
-        if self._header is not None and self._final_size is None and not self._ahead:
+        if self._header is not None and self._final_size is None and not self._ahead.starts:
             self._slide()
 
     def _fill(self, base: int, view: memoryview) -> None:
@@ -275,22 +276,19 @@ class ObjectReader:
         start = max(base, self._next)
         stop = min(base + len(view), self._object_end)
         for first, last in self._ahead.add(start, stop):
-            self._write(first, view[first - base : last - base])
+            self._write(first, view, first - base, last - base)
 
-    def _write(self, offset: int, view: memoryview) -> None:
-        if len(self._buffers) == 1:
-            at = offset - self._starts[0]
-            self._buffers[0][at : at + len(view)] = view
-            return
+    def _write(self, offset: int, view: memoryview, start: int, stop: int) -> None:
+        """Copy `view[start:stop]` to where the payload's octets from stream `offset` on go."""
         index = bisect_right(self._starts, offset) - 1
-        while len(view):
+        at = offset - self._starts[index]
+        while start < stop:
             buffer = self._buffers[index]
-            at = offset - self._starts[index]
-            size = min(len(view), len(buffer) - at)
-            buffer[at : at + size] = view[:size]
-            view = view[size:]
-            offset += size
+            size = min(stop - start, len(buffer) - at)
+            buffer[at : at + size] = view[start : start + size]
+            start += size
             index += 1
+            at = 0
 
     def _slide(self) -> None:
         """Move the window to the buffer that `_next` stands in."""
@@ -306,7 +304,7 @@ class ObjectReader:
             parsed = self._parse(view, at)
             if parsed is not None:
                 self._next = base + parsed
-                self._begin()
+                self._begin(base, view)
                 return True
             self._header_start = self._next
             self._partial += view[at:]
@@ -321,7 +319,7 @@ class ObjectReader:
             if parsed is not None:
                 self._next = self._header_start + parsed
                 self._partial = bytearray()
-                self._begin()
+                self._begin(base, view)
                 return True
         self._next = base + len(view)
         return False
@@ -329,19 +327,20 @@ class ObjectReader:
     def _parse(self, data: memoryview | bytearray, at: int) -> int | None:
         """Parse one header at `at`; return where it ends, None when octets are missing.
 
-        Calls `_found_object` or `_found_range` when it is whole, and changes nothing otherwise.
+        When it is whole: sets `_last` and `_header`, or calls `_found_range`; changes nothing
+        otherwise.
         """
         raise NotImplementedError
-
-    def _found_object(self, header: ObjectHeader) -> None:
-        self._last = self._header = header
 
     def _found_range(self, status: RangeStatus, last: Location) -> None:
         self._last = last
         self._items.append(EndOfRangeRead(status, last))
 
-    def _begin(self) -> None:
-        """Begin the payload at `_next` of the Object whose header was read, if there is one."""
+    def _begin(self, base: int, view: memoryview) -> None:
+        """Begin the payload at `_next` of the Object whose header was read, if there is one.
+
+        Where `view` has all of it, end it too.
+        """
         header = self._header
         if header is None:
             return
@@ -354,28 +353,40 @@ class ObjectReader:
             self._header = None
             what = f"the payload of Object {header.location}"
             raise ObjectTooLarge(what, length, self._max_object_octets, header)
-        self._placement = self._place(header)
-        if self._placement is None:
-            self._allocated = _allocate(length)
-            self._buffers = (self._allocated,)
+        allocated: memoryview | None = None
+        buffers: Sequence[memoryview]
+        placement = self._place(header)
+        if placement is None:
+            allocated = _allocate(length)
+            buffers = (allocated,)
         else:
-            self._buffers = self._placement.buffers
-        self._starts = []
-        start = self._next
-        for buffer in self._buffers:
-            self._starts.append(start)
-            start += len(buffer)
-        self._object_end = self._next + length
-        if start != self._object_end:
+            buffers = placement.buffers
+        octets = sum(map(len, buffers))
+        if octets != length:
             self._header = None
             raise ValueError(
-                f"the place for Object {header.location} has {start - self._next} octets, "
-                f"expected {length}"
+                f"the place for Object {header.location} has {octets} octets, expected {length}"
             )
+        start = self._next
+        self._object_end = end = start + length
+        if end - base <= len(view) and not self._stash.octets:
+            at = start - base
+            for buffer in buffers:
+                buffer[:] = view[at : (at := at + len(buffer))]
+            self._next = end
+            self._header = None
+            self._items.append(ObjectRead(header, allocated, placement))
+            return
+        self._placement = placement
+        self._allocated = allocated
+        self._buffers = buffers
+        self._starts = list(accumulate(map(len, buffers[:-1]), initial=start))
         if self._stash.octets:
             while (held := self._stash.take_below(self._object_end)) is not None:
                 self._fill(*held)
-            self._next = self._ahead.drop_through(self._next)
+            self._next = self._ahead.drop_through(start)
+            if self._next == end:
+                self._complete()
 
     def _complete(self) -> None:
         assert self._header is not None  # the caller asked

@@ -13,33 +13,34 @@ _BEYOND = 1 << 62
 class RangeSet:
     """Disjoint half-open ranges of stream offsets, merged where they touch."""
 
-    __slots__ = ("_starts", "_stops")
+    __slots__ = ("_stops", "starts")
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
+        self.starts: list[int] = []
+        """Where each range begins, rising; to be read alone. Empty: so is the set."""
         self._stops: list[int] = []
 
     def __bool__(self) -> bool:
-        return bool(self._starts)
+        return bool(self.starts)
 
     def add(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Add a range; return those parts of it that were not in the set, by rising start."""
         if start >= stop:
             return []
         first = bisect_left(self._stops, start)
-        last = bisect_right(self._starts, stop)
+        last = bisect_right(self.starts, stop)
         new: list[tuple[int, int]] = []
         at = start
         for known in range(first, last):
-            if at < self._starts[known]:
-                new.append((at, self._starts[known]))
+            if at < self.starts[known]:
+                new.append((at, self.starts[known]))
             at = max(at, self._stops[known])
         if at < stop:
             new.append((at, stop))
         if first < last:
-            start = min(start, self._starts[first])
+            start = min(start, self.starts[first])
             stop = max(stop, self._stops[last - 1])
-        self._starts[first:last] = [start]
+        self.starts[first:last] = [start]
         self._stops[first:last] = [stop]
         return new
 
@@ -48,10 +49,10 @@ class RangeSet:
 
         The result is at least `offset`.
         """
-        count = bisect_right(self._starts, offset)
+        count = bisect_right(self.starts, offset)
         if count:
             offset = max(offset, self._stops[count - 1])
-            del self._starts[:count], self._stops[:count]
+            del self.starts[:count], self._stops[:count]
         return offset
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codes import ObjectStatus
 from moqt.types import Location, ObjectHeader
@@ -11,6 +11,7 @@ from moqt.wire.cursor import malformed
 from moqt.wire.object_reader import MAX_PROPERTIES_OCTETS, ObjectReader, ObjectTooLarge
 from moqt.wire.properties import DEFAULT_PRIORITY
 from moqt.wire.streams import encode_subgroup_header
+from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from moqt.wire.streams import SubgroupHeader
 
 __all__ = ["SubgroupReader", "SubgroupWriter"]
+
+_NORMAL: Final = ObjectStatus.NORMAL  # looking up a member of an enum is no small part of a header
 
 
 class SubgroupWriter:
@@ -105,13 +108,14 @@ class SubgroupReader(ObjectReader):
         decode = vi64.decode
         if (found := decode(data, at)) is None:
             return None
-        object_id = self._prior + 1 + found[0]
-        at = found[1]
-        group_id = self.header.group_id
-        if object_id > vi64.MAX_VI64:
+        delta, at = found
+        object_id = self._prior + 1 + delta
+        header = self.header
+        group_id = header.group_id
+        if object_id > MAX_VI64:
             raise malformed(f"Group {group_id}: Object ID is above 2^64-1")
         properties = b""
-        if self.header.has_properties:
+        if header.has_properties:
             if (found := decode(data, at)) is None:
                 return None
             length, at = found
@@ -125,7 +129,7 @@ class SubgroupReader(ObjectReader):
         if (found := decode(data, at)) is None:
             return None
         payload_length, at = found
-        status = ObjectStatus.NORMAL
+        status = _NORMAL
         if not payload_length:
             if (found := decode(data, at)) is None:
                 return None
@@ -137,16 +141,14 @@ class SubgroupReader(ObjectReader):
         self._prior = object_id
         if self._subgroup_id is None:
             self._subgroup_id = object_id
-        self._found_object(
-            ObjectHeader(
-                group_id,
-                object_id,
-                self._subgroup_id,
-                self._priority,
-                payload_length,
-                status,
-                properties,
-            )
+        self._last = self._header = ObjectHeader(
+            group_id,
+            object_id,
+            self._subgroup_id,
+            self._priority,
+            payload_length,
+            status,
+            properties,
         )
         return at
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from moqt.session.receive.malformed import MalformedTrack
@@ -21,19 +21,13 @@ PLACED_OCTETS: Final = 128
 """Of a payload in an application's place, the octets that are compared: its first ones."""
 
 
-class _Record(NamedTuple):
-    """What must be the same in each copy of an Object."""
+_Record = tuple[int | None, int, int, int | None, int, bool]
+"""What must be the same in each copy of an Object: Subgroup ID (None: Delivery Mode Datagram),
+priority, octets of payload, CRC-32 of the immutable properties and of the payload, and whether the
+latter is of its beginning alone. A plain tuple, which is quick to make and to collect."""
 
-    subgroup_id: int | None
-    """None: Delivery Mode Datagram."""
-
-    publisher_priority: int
-    payload_octets: int
-    immutable_properties: int | None
-    """CRC-32 of them."""
-
-    checksum: int
-    is_placed: bool
+_COMPARED: Final = ("Subgroup ID", "priority", "payload length", "immutable properties")
+"""What the first parts of a `_Record` are called."""
 
 
 class SeenObjects:
@@ -53,7 +47,7 @@ class SeenObjects:
         """Take an Object; raises MalformedTrack when it was another one before."""
         header = item.header
         is_placed = item.place is not None
-        record = _Record(
+        record = (
             header.subgroup_id,
             header.publisher_priority,
             header.payload_length,
@@ -74,26 +68,23 @@ def _checksum(item: ObjectRead) -> int:
         return crc32(item.payload) if item.payload is not None else 0
     checksum, left = 0, PLACED_OCTETS
     for buffer in item.place.buffers:
-        checksum = crc32(buffer[:left], checksum)
+        if len(buffer) >= left:
+            return crc32(buffer[:left], checksum)
+        checksum = crc32(buffer, checksum)
         left -= len(buffer)
-        if left <= 0:
-            break
     return checksum
 
 
 def _compare(location: Location, known: _Record, record: _Record) -> None:
-    differing = [
+    differing = ["Delivery Mode"] if (known[0] is None) != (record[0] is None) else []
+    differing += [
         name
-        for name, before, after in (
-            ("Delivery Mode", known.subgroup_id is None, record.subgroup_id is None),
-            ("Subgroup ID", known.subgroup_id, record.subgroup_id),
-            ("priority", known.publisher_priority, record.publisher_priority),
-            ("payload length", known.payload_octets, record.payload_octets),
-            ("immutable properties", known.immutable_properties, record.immutable_properties),
-        )
+        for name, before, after in zip(_COMPARED, known, record, strict=False)
         if before != after
     ]
-    if known.is_placed == record.is_placed and known.checksum != record.checksum:
+    *_, known_checksum, known_is_placed = known
+    *_, checksum, is_placed = record
+    if known_is_placed == is_placed and known_checksum != checksum:
         differing.append("payload")
     if differing:
         raise MalformedTrack(f"Object {location} came twice, with another {differing[0]}")
