@@ -16,8 +16,11 @@ MEBI = 1 << 20
 SMALLEST_DATAGRAM_OCTETS = 1200
 """What every QUIC path carries (RFC 9000 14); the handshake uses no larger one."""
 
-LARGEST_DATAGRAM_OCTETS = 16383
-"""aioquic writes the length of a STREAM frame in two octets, so no frame may be longer."""
+LARGEST_DATAGRAM_OCTETS = 65527
+"""What a UDP datagram holds (RFC 9000 18.2)."""
+
+LARGEST_STOCK_DATAGRAM_OCTETS = 16383
+"""aioquic writes the length of a STREAM frame in two octets, so none that it writes is longer."""
 
 
 class CongestionControl(Enum):
@@ -34,7 +37,7 @@ class CongestionControl(Enum):
 class TransportConfig:
     """Limits of one endpoint's QUIC connections. All are per connection.
 
-    Raises: ValueError for a datagram size outside 1200..16383, or a window or time that is not
+    Raises: ValueError for a datagram size outside 1200..65527, or a window or time that is not
     positive; TypeError for a `qlog_dir` that is no path.
     """
 
@@ -66,11 +69,15 @@ class TransportConfig:
     max_queued_datagrams: int = 256
     """Unreliable datagrams that may wait to be sent; more are dropped."""
 
-    max_datagram_octets: int = 1452
-    """UDP payload after the handshake: 1452 fits Ethernet with IPv6. It's clamped to what the peer
-    takes, and falls back to 1200 where the path doesn't carry it."""
+    max_datagram_octets: int = LARGEST_DATAGRAM_OCTETS
+    """UDP payload: a connection begins with 1200, and searches for what its path carries up to this
+    and to what the peer takes (RFC 8899, RFC 9000 14.3). 1200: it sends no larger ones."""
 
     congestion_control: CongestionControl = CongestionControl.CUBIC
+
+    fast_path: bool = True
+    """Whether packets of Objects are written and read by the batch. Without it, aioquic's packet
+    code does that, some five times slower; what is on the wire is QUIC version 1 either way."""
 
     handshake_timeout_s: float = 10.0
     """For the QUIC handshake; and again for the peer's SETUP after it, where it is shorter than

@@ -30,7 +30,7 @@ from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aioquic.quic.connection import QuicConnection
     from aioquic.quic.packet_builder import QuicSentPacket
@@ -64,6 +64,8 @@ class AdaptiveRecovery(QuicPacketRecovery):
         """How many packets were declared lost and acknowledged after all."""
         self.lost_packets = 0
         """How many were declared lost, those included; none that a probe timeout repeated."""
+        self.on_lost: Callable[[tuple[QuicSentPacket, ...]], None] | None = None
+        """Told of application data's packets that were declared lost; not of repeated ones."""
         self._declared: OrderedDict[int, tuple[float, float]] = OrderedDict()
         """Packet number -> when it was sent, and when the event began that it belongs to."""
         self._event_began_at = 0.0
@@ -133,6 +135,8 @@ class AdaptiveRecovery(QuicPacketRecovery):
         packets = tuple(packets)
         if congestion_event and packets and space.is_application_data:
             self._remember(packets, now)
+            if self.on_lost is not None:
+                self.on_lost(packets)
         super()._on_packets_lost(
             congestion_event=congestion_event,
             now=now,

