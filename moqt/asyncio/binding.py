@@ -138,6 +138,7 @@ class Driver:
         connection_ids: ConnectionIds | None = None,
     ) -> None:
         self.connection = connection
+        connection.on_arrival = self._take_arrival
         trace = connection.trace
         self._tap = None if trace is None else MoqtTap(trace)
         self.transport = (
@@ -159,6 +160,7 @@ class Driver:
         self._owner: DriverOwner | None = None
         self._pump_handle: asyncio.Handle | None = None
         self._is_pumping = False
+        self._is_fed = False
         self._is_finished = False
         self._finished_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -166,6 +168,7 @@ class Driver:
         now = time.monotonic()
         self._handshake_at: float | None = now + self._config.handshake_timeout_s
         self._heard_at = now
+        self._fed_at = now
         self._pinged_at = now
         self._linger_at: float | None = None
         self._unacknowledged_octets = 0
@@ -188,17 +191,29 @@ class Driver:
         self.connection.connect(address, now=now)
         self._pump()
 
-    def feed(self, data: bytes, address: Address, now: float) -> None:
-        """Give one received datagram to QUIC; `pump_now` follows the last of a batch."""
-        self._heard_at = now
-        self._unacknowledged_octets += len(data)
-        self.connection.receive_datagram(data, address, now=now)
+    def feed(
+        self, datagrams: memoryview, segment_octets: int, address: Address, now: float
+    ) -> None:
+        """Give received datagrams to QUIC, of so many octets each, one after another, the last may
+        be shorter; `pump_now` follows the last of a batch."""
+        self._heard_at = self._fed_at = now
+        self._unacknowledged_octets += len(datagrams)
+        self._is_fed = True
+        is_whole = False
+        try:
+            self.connection.receive_segments(datagrams, segment_octets, address, now)
+            is_whole = True
+        finally:
+            self._is_fed = False
+            if not is_whole:
+                self._break_off(now)
 
-    def on_batch(self, batch: list[Datagram]) -> None:
-        """Give a batch of received datagrams to QUIC, and act on it."""
-        now = time.monotonic()
-        for data, address in batch:
-            self.feed(data, address, now)
+    def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
+        """Give received datagrams to QUIC."""
+        self.feed(datagrams, segment_octets, address, time.monotonic())
+
+    def on_batch_end(self) -> None:
+        """Act on what was received."""
         self.pump_now()
 
     def on_writable(self) -> None:
@@ -227,7 +242,8 @@ class Driver:
 
     def wake(self) -> None:
         """Pump once, soon. It costs nothing when that is about to happen anyway."""
-        if self._pump_handle is None and not self._is_pumping and not self._is_finished:
+        is_about_to = self._is_pumping or self._is_fed or self._pump_handle is not None
+        if not is_about_to and not self._is_finished:
             self._pump_handle = self._loop.call_soon(self._pump)
 
     def fail(self, reason: str, *, timed_out: bool = False) -> None:
@@ -316,6 +332,17 @@ class Driver:
         if event.end_stream:
             self.connection.finish_delivery(event.stream_id)
 
+    def _take_arrival(
+        self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool
+    ) -> None:
+        now = self._fed_at
+        self._take_quic_events(now)  # what came before: the handshake's end, for one
+        session = self._session
+        if session is None or session.is_closed or not self.connection.is_wanted(stream_id):
+            return
+        session.receive_stream_data(stream_id, offset, data, fin, now)
+        self.connection.finish_delivery(stream_id)
+
     def _take_quic_event(self, event: QuicEvent, now: float) -> None:
         match event:
             case quic.ConnectionIdIssued():
@@ -361,13 +388,19 @@ class Driver:
         connection = self.connection
         if self._endpoint.is_blocked or not connection.has_path:
             return
-        connection.adapt_datagram_size()
+        connection.adapt_datagram_size(now)
         was_over = connection.is_over
         datagrams = connection.datagrams_to_send(now=now)
         if datagrams:
             self._endpoint.send(datagrams)
             if connection.is_over and not was_over:
                 self._farewell = datagrams  # CONNECTION_CLOSE
+        while not self._endpoint.is_blocked and (probe := connection.next_probe(now)) is not None:
+            self._endpoint.send([probe])  # where the socket refuses it, the next one is due at once
+        if connection.write_bulk(now, self._endpoint.send_segments):
+            self._pump_handle = self._loop.call_soon(
+                self._pump
+            )  # once what has arrived meanwhile is read
         if self._connection_ids is not None:
             self._take_quic_events(now)  # IDs issued in these datagrams may be used at once
 

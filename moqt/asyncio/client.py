@@ -15,8 +15,9 @@ from aioquic.tls import AlertDescription
 
 from moqt import errors
 from moqt.asyncio.binding import Driver
+from moqt.asyncio.bulk.connection import make_connection
 from moqt.asyncio.config import TransportConfig
-from moqt.asyncio.connection import HeldConnection, quic_configuration
+from moqt.asyncio.connection import quic_configuration
 from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
 from moqt.asyncio.info import ConnectProgress
 from moqt.asyncio.session import MoqtSession
@@ -208,7 +209,7 @@ class _Dialer:
         return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
     async def _dial_one(self, family: int, address: Address, timeout_s: float) -> MoqtSession:
-        connection = HeldConnection(
+        connection = make_connection(
             configuration=self._quic_configuration(), transport_config=self._transport_config
         )
         endpoint = UdpEndpoint(self._connected_socket(family, address), remote=address)

@@ -1,8 +1,10 @@
-"""A UDP socket of our own: many datagrams a wake-up in, one list of datagrams out.
+"""A UDP socket of our own: many datagrams in one call, in and out.
 
 asyncio's datagram transport reads one datagram a wake-up, so everything behind it would run once a
-datagram. Here the loop only says that the socket is readable, and up to `BATCH_DATAGRAMS` are read
-at once. Event loops that watch no sockets (Windows' proactor) get their datagrams one by one.
+datagram. Here the loop only says that the socket is readable, and up to `BATCH_OCTETS` are read at
+once. Linux joins datagrams of one sender to one buffer as they come (UDP_GRO), and cuts one buffer
+to datagrams as they go (UDP_SEGMENT, or GSO): that is tried, and given up where it isn't there.
+Event loops that watch no sockets (Windows' proactor) get their datagrams one by one.
 """
 
 from __future__ import annotations
@@ -10,28 +12,47 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 Address = Any
 """What the socket module takes for an address of the socket's family."""
 
 Datagram = tuple[bytes, Address]
 
-BATCH_DATAGRAMS = 64
-"""Read in one wake-up; then other tasks have their turn."""
+BATCH_READS = 64
+BATCH_OCTETS = 512 * 1024
+"""Read in one wake-up, in so many calls at most; then other tasks have their turn."""
 
 DATAGRAM_OCTETS = 65535
+
+MAX_SEGMENTS = 64
+MAX_SEGMENTED_OCTETS = 65000
+"""What Linux cuts at once: so many datagrams, of so many octets together."""
+
+# Linux's numbers, which the socket module doesn't have
+_SOL_UDP = 17
+_UDP_SEGMENT = 103
+_UDP_GRO = 104
+_ANCILLARY_OCTETS = 64
+
+_NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
 
 class DatagramReceiver(Protocol):
     """Whom an endpoint reports to."""
 
-    def on_batch(self, batch: list[Datagram]) -> None:
-        """What was read in one wake-up."""
+    def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
+        """Datagrams from `address`, of so many octets each, one after another; the last may be
+        shorter. They are valid during the call."""
+
+    def on_batch_end(self) -> None:
+        """That was all for this wake-up."""
 
     def on_writable(self) -> None:
         """The socket takes datagrams again."""
@@ -52,6 +73,11 @@ class UdpEndpoint:
         self._receiver: DatagramReceiver | None = None
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[Datagram] = deque()
+        self._can_segment = hasattr(sock, "sendmsg") and _is_linux()
+        self._can_join = False
+        self._controls: dict[int, Sequence[tuple[int, int, bytes]]] = {}
+        self._buffer = bytearray(DATAGRAM_OCTETS)
+        self._view = memoryview(self._buffer)
         self._fallback: asyncio.DatagramTransport | None = None
         self._is_closed = False
 
@@ -70,6 +96,7 @@ class UdpEndpoint:
         """Begin to receive. Cancelled, it leaves the socket to `close`."""
         self._receiver = receiver
         if watch_socket:
+            self._can_join = _join_datagrams(self._sock)
             try:
                 self._loop.add_reader(self._sock, self._read_ready)
             except NotImplementedError:
@@ -83,17 +110,44 @@ class UdpEndpoint:
         if self._is_closed:
             transport.close()
 
-    def send(self, datagrams: Iterable[Datagram]) -> None:
+    def send(self, datagrams: Sequence[Datagram]) -> None:
         """Send as much as the socket takes; the rest follows when it is writable again."""
+        for start, stop in _alike(datagrams):
+            data, address = datagrams[start]
+            if stop - start > 1:
+                joined = b"".join([one for one, _ in datagrams[start:stop]])
+                self.send_segments(memoryview(joined), len(data), address)
+            else:
+                self.send_segments(memoryview(data), len(data), address)
+
+    def send_segments(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
+        """Send datagrams of so many octets each, one after another; the last may be shorter.
+
+        No more than `MAX_SEGMENTS` and `MAX_SEGMENTED_OCTETS`. The memory may be used again
+        afterwards. Returns False when the socket takes no more for now: then it is called writable
+        later, and what waits is sent first.
+        """
         if self._is_closed:
-            return
+            return True
         if self._fallback is not None:
-            for data, address in datagrams:
-                self._fallback.sendto(data, None if self.remote is not None else address)
-            return
-        self._unsent.extend(datagrams)
-        if not self._send_some():
-            self._loop.add_writer(self._sock, self._write_ready)
+            to = None if self.remote is not None else address
+            for start in range(0, len(datagrams), segment_octets):
+                self._fallback.sendto(bytes(datagrams[start : start + segment_octets]), to)
+            return True
+        if not self._unsent:
+            if len(datagrams) <= segment_octets:
+                if self._send_one(datagrams, address):
+                    return True
+            elif self._can_segment:
+                if self._send_joined(datagrams, segment_octets, address):
+                    return True
+        was_blocked = bool(self._unsent)
+        for start in range(0, len(datagrams), segment_octets):
+            self._unsent.append((bytes(datagrams[start : start + segment_octets]), address))
+        if was_blocked or self._send_some():
+            return not was_blocked
+        self._loop.add_writer(self._sock, self._write_ready)
+        return False
 
     def close(self) -> None:
         """Close the socket; what waits is dropped."""
@@ -111,26 +165,47 @@ class UdpEndpoint:
             pass
         self._sock.close()
 
+    def _send_joined(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
+        """Send by one call. False: it takes them one by one, if at all."""
+        control = self._controls.get(segment_octets)
+        if control is None:
+            if len(self._controls) >= MAX_SEGMENTS:
+                self._controls.clear()
+            control = ((_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", segment_octets)),)
+            self._controls[segment_octets] = control
+        try:
+            if self.remote is not None:
+                self._sock.sendmsg((datagrams,), control)
+            else:
+                self._sock.sendmsg((datagrams,), control, 0, address)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            # Too large for the path looks the same as not being able to: one by one tells which.
+            self._can_segment = error.errno not in _NO_SEGMENTATION
+            return False
+        return True
+
+    def _send_one(self, datagram: memoryview | bytes, address: Address) -> bool:
+        """Send, or report that it was lost; False when the socket takes none now."""
+        try:
+            if self.remote is not None:
+                self._sock.send(datagram)
+            else:
+                self._sock.sendto(datagram, address)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.report(error, address)  # lost, as any datagram may be
+        return True
+
     def _send_some(self) -> bool:
         unsent = self._unsent
-        sock = self._sock
-        is_connected = self.remote is not None
-        while unsent:
-            data, address = unsent[0]
-            try:
-                if is_connected:
-                    sock.send(data)
-                else:
-                    sock.sendto(data, address)
-            except (BlockingIOError, InterruptedError):
+        while unsent and not self._is_closed:
+            if not self._send_one(*unsent[0]):
                 return False
-            except OSError as error:
-                unsent.popleft()  # lost, as any datagram may be
-                self.report(error, address)
-                if self._is_closed:
-                    return True
-                continue
-            unsent.popleft()
+            if unsent:  # not closed by what was reported
+                unsent.popleft()
         return True
 
     def _write_ready(self) -> None:
@@ -140,30 +215,41 @@ class UdpEndpoint:
                 self._receiver.on_writable()
 
     def _read_ready(self) -> None:
-        batch: list[Datagram] = []
-        remote = self.remote
-        sock = self._sock
+        remote, sock, view, receiver = self.remote, self._sock, self._view, self._receiver
         error: OSError | None = None
-        for _ in range(BATCH_DATAGRAMS):
+        total = 0
+        for _ in range(BATCH_READS):
+            if self._is_closed or receiver is None or total >= BATCH_OCTETS:
+                break
             try:
-                if remote is not None:
-                    batch.append((sock.recv(DATAGRAM_OCTETS), remote))
+                if self._can_join:
+                    octets, controls, _, address = sock.recvmsg_into((view,), _ANCILLARY_OCTETS)
                 else:
-                    batch.append(sock.recvfrom(DATAGRAM_OCTETS))
+                    octets, address = sock.recvfrom_into(view)
+                    controls = []
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as caught:
                 error = caught
                 break
-        if batch:
-            self.receive(batch)
+            if not octets:
+                continue
+            segment = octets
+            for level, kind, value in controls:
+                if level == _SOL_UDP and kind == _UDP_GRO and len(value) >= 4:
+                    segment = struct.unpack("=i", value[:4])[0]
+            total += octets
+            receiver.on_datagrams(view[:octets], segment, address if remote is None else remote)
+        if total and receiver is not None and not self._is_closed:
+            receiver.on_batch_end()
         if error is not None:
             self.report(error, remote)
 
-    def receive(self, batch: list[Datagram]) -> None:
-        """Hand on what was read."""
-        if self._receiver is not None and not self._is_closed:
-            self._receiver.on_batch(batch)
+    def receive(self, data: bytes, address: Address) -> None:
+        """Hand on one datagram, read elsewhere."""
+        if self._receiver is not None and not self._is_closed and data:
+            self._receiver.on_datagrams(memoryview(data), len(data), address)
+            self._receiver.on_batch_end()
 
     def report(self, error: OSError, address: Address) -> None:
         """Hand on what the system said."""
@@ -184,17 +270,68 @@ class _OneByOne(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
         remote = self._endpoint.remote
-        self._endpoint.receive([(data, addr if remote is None else remote)])
+        self._endpoint.receive(data, addr if remote is None else remote)
 
     def error_received(self, exc: Exception) -> None:
         if isinstance(exc, OSError):
             self._endpoint.report(exc, self._endpoint.remote)
 
 
+_NO_FRAGMENTS: dict[str, tuple[tuple[int, int, int], ...]] = {
+    # IP_MTU_DISCOVER and IPV6_MTU_DISCOVER = PROBE: set DF, don't cache what ICMP claims
+    "linux": ((socket.IPPROTO_IP, 10, 3), (socket.IPPROTO_IPV6, 23, 3)),
+    # IP_DONTFRAG and IPV6_DONTFRAG
+    "darwin": ((socket.IPPROTO_IP, 28, 1), (socket.IPPROTO_IPV6, 62, 1)),
+    "win32": ((socket.IPPROTO_IP, 14, 1), (socket.IPPROTO_IPV6, 14, 1)),
+}
+"""What a probe of the path's MTU takes (RFC 9000 14): nobody may cut it into fragments. The socket
+module names none of these options."""
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def _join_datagrams(sock: socket.socket) -> bool:
+    """Have the system join what comes from one sender; False: it doesn't."""
+    if not _is_linux() or not hasattr(sock, "recvmsg_into"):
+        return False
+    try:
+        sock.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+    except OSError:
+        return False
+    return True
+
+
+def _alike(datagrams: Sequence[Datagram]) -> Iterable[tuple[int, int]]:
+    """Split into runs to one address, of one size but for a shorter last one: start and stop."""
+    start = 0
+    while start < len(datagrams):
+        data, address = datagrams[start]
+        size = len(data)
+        most = min(MAX_SEGMENTS, max(1, MAX_SEGMENTED_OCTETS // max(1, size)))
+        stop = start + 1
+        while stop < len(datagrams) and stop - start < most:
+            other, to = datagrams[stop]
+            if to != address or len(other) > size:
+                break
+            stop += 1
+            if len(other) < size:
+                break
+        yield start, stop
+        start = stop
+
+
 def udp_socket(family: int, buffer_octets: int) -> socket.socket:
-    """Return a non-blocking UDP socket whose buffers are as large as the system grants."""
+    """Return a non-blocking UDP socket whose buffers are as large as the system grants, and whose
+    datagrams stay whole."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.setblocking(False)
+    for level, option, value in _NO_FRAGMENTS.get(sys.platform, ()):
+        try:
+            sock.setsockopt(level, option, value)
+        except OSError:  # the other family's, on a socket that isn't dual-stack
+            continue
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         try:
             sock.setsockopt(socket.SOL_SOCKET, option, buffer_octets)

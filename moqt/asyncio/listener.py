@@ -15,8 +15,8 @@ from aioquic.quic.packet import (
 )
 
 from moqt.asyncio.binding import Driver
+from moqt.asyncio.bulk.connection import make_connection
 from moqt.asyncio.config import SMALLEST_DATAGRAM_OCTETS
-from moqt.asyncio.connection import HeldConnection
 from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aioquic.quic.packet import QuicHeader
 
     from moqt.asyncio.config import TransportConfig
-    from moqt.asyncio.endpoint import Address, Datagram
+    from moqt.asyncio.endpoint import Address
 
 _LONG_HEADER = 0x80
 
@@ -56,6 +56,7 @@ class Listener:
         self._is_accepting = True
         self._drivers: dict[bytes, Driver] = {}
         self._ids: dict[Driver, set[bytes]] = {}
+        self._touched: dict[Driver, None] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -97,15 +98,28 @@ class Listener:
         for connection_id in self._ids.pop(driver, set()):
             self._drivers.pop(connection_id, None)
 
-    def on_batch(self, batch: list[Datagram]) -> None:
-        """Give each datagram to its connection, then let each connection act once."""
+    def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
+        """Give each datagram to its connection."""
         now = time.monotonic()
-        touched: dict[Driver, None] = {}
-        for data, address in batch:
-            driver = self._find(data, address)
+        start, total = 0, len(datagrams)
+        id_stop = 1 + self._configuration.connection_id_length
+        while start < total:
+            stop = start + segment_octets
+            head = bytes(datagrams[start : start + id_stop])
+            driver = self._find(head, datagrams[start:stop], address)
+            if not head[0] & _LONG_HEADER:  # the same connection's next ones go with it
+                while stop < total and datagrams[stop + 1 : stop + id_stop] == head[1:]:
+                    if datagrams[stop] & _LONG_HEADER:
+                        break
+                    stop += segment_octets
             if driver is not None:
-                driver.feed(data, address, now)
-                touched[driver] = None
+                driver.feed(datagrams[start : min(stop, total)], segment_octets, address, now)
+                self._touched[driver] = None
+            start = stop
+
+    def on_batch_end(self) -> None:
+        """Let each connection that was given something act once."""
+        touched, self._touched = self._touched, {}
         for driver in touched:
             driver.pump_now()
 
@@ -123,12 +137,11 @@ class Listener:
             if driver.connection.get_peer_address() == address:
                 driver.on_too_large(address)
 
-    def _find(self, data: bytes, address: Address) -> Driver | None:
-        if not data:
-            return None
+    def _find(self, head: bytes, datagram: memoryview, address: Address) -> Driver | None:
         id_octets = self._configuration.connection_id_length
-        if not data[0] & _LONG_HEADER:
-            return self._drivers.get(data[1 : 1 + id_octets])
+        if not head[0] & _LONG_HEADER:
+            return self._drivers.get(head[1:])
+        data = bytes(datagram)
         try:
             header = pull_quic_header(Buffer(data=data), host_cid_length=id_octets)
         except ValueError:
@@ -159,7 +172,7 @@ class Listener:
         is_full = len(self._ids) >= self._transport_config.max_connections
         if self._endpoint is None or is_full or not self._is_accepting:
             return None
-        connection = HeldConnection(
+        connection = make_connection(
             configuration=self._configuration,
             transport_config=self._transport_config,
             original_destination_connection_id=original_id,

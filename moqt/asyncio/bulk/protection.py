@@ -17,7 +17,7 @@ TAG_OCTETS = 16
 _CHACHA20_PADDING = bytes(11)
 
 
-def header_masks(protection: HeaderProtection, samples: Sequence[memoryview | bytes]) -> bytes:
+def header_masks(protection: HeaderProtection, samples: Sequence[memoryview | bytearray]) -> bytes:
     """Return a mask for each sample, 16 octets apart; the first five octets of each count."""
     if protection._is_chacha20:
         return b"".join([protection._mask(bytes(one)) + _CHACHA20_PADDING for one in samples])

@@ -50,9 +50,9 @@ class BulkReader:
         address = connection._network_paths[0].addr
         crypto = connection._cryptos[Epoch.ONE_RTT].recv
         space = connection._spaces[Epoch.ONE_RTT]
-        aead, connection_id = crypto.aead, connection.host_cid
-        if aead is None:
-            return
+        aead, protection, connection_id = crypto.aead, crypto.hp, connection.host_cid
+        assert aead is not None
+        assert protection is not None
         open_into, iv = aead._aead.decrypt_into, aead._iv
         number_at = 1 + len(connection_id)
         sample_at = number_at + 4
@@ -65,7 +65,7 @@ class BulkReader:
             if not starts or connection.is_over:
                 return
         masks = header_masks(
-            crypto.hp, [datagrams[at + sample_at : at + sample_stop] for at in starts]
+            protection, [datagrams[at + sample_at : at + sample_stop] for at in starts]
         )
         plain, view = self._plain, self._view
         received = space.received_packets
@@ -107,7 +107,8 @@ class BulkReader:
                     open_into(
                         (iv ^ number).to_bytes(12, "big"),
                         datagrams[body_at:end],
-                        b"%c%b%b" % (first, connection_id, truncated.to_bytes(number_octets, "big")),
+                        b"%c%b%b"
+                        % (first, connection_id, truncated.to_bytes(number_octets, "big")),
                         view[written : written + size],
                     )
                 except InvalidTag:

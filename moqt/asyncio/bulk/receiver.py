@@ -46,7 +46,7 @@ class PlacingReceiver(QuicStreamReceiver):
             self.highest_offset = stop
         if self.is_finished:
             return
-        if offset == self._buffer_start and not self._ranges:
+        if offset == self._buffer_start and not len(self._ranges):
             self._buffer_start = stop
             self.is_finished = stop == final
             if stop > offset or fin:

@@ -66,7 +66,7 @@ class ReferencingSender(QuicStreamSender):
     # `_buffer`, `_pending` and `_acked` of the base class are not used.
 
     @property
-    def buffer_is_empty(self) -> bool:  # type: ignore[override]
+    def buffer_is_empty(self) -> bool:
         """Whether aioquic's packet writer should pass it by."""
         return self._owner.is_bulk_at_work or not self.has_pending
 
@@ -78,18 +78,18 @@ class ReferencingSender(QuicStreamSender):
     def has_pending(self) -> bool:
         """Whether there is something to send, flow control permitting."""
         return self._reset_error_code is None and (
-            self.highest_offset < self._buffer_stop or self._pending_eof or bool(self._lost)
+            self.highest_offset < self._buffer_stop or self._pending_eof or len(self._lost) > 0
         )
 
     @property
     def has_lost(self) -> bool:
         """Whether there is something to send again."""
-        return bool(self._lost)
+        return len(self._lost) > 0
 
     @property
     def next_offset(self) -> int:
         """The offset of the next frame."""
-        return self._lost[0].start if self._lost else self.highest_offset
+        return self._lost[0].start if len(self._lost) else self.highest_offset
 
     # --- written ---
 
@@ -135,7 +135,7 @@ class ReferencingSender(QuicStreamSender):
 
         What of it isn't sent goes back by `put_back`.
         """
-        if self._lost:
+        if len(self._lost):
             lost = self._lost.shift()
             fin = self._pending_eof and lost.stop == self._buffer_fin == self.highest_offset
             if fin:

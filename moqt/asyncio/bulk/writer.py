@@ -44,7 +44,7 @@ _FIN = 0x01
 
 
 class SentPacket:
-    """What aioquic's loss recovery keeps of a packet (`QuicSentPacket`)."""
+    """What aioquic's loss recovery keeps of a packet: stands in for its `QuicSentPacket`."""
 
     __slots__ = ("delivery_handlers", "packet_number", "sent_bytes", "sent_time")
 
@@ -119,9 +119,9 @@ class BulkWriter:
                 return False
             if batches == BATCHES_AT_ONCE:
                 return True
-            at = pacer.next_send_time(now)
-            if at is not None:
-                connection._pacing_at = at
+            paced_octets = pacer.available(now)
+            if not paced_octets:
+                connection._pacing_at = pacer.next_send_time(now)
                 return False
             sender = queue[0]
             run = self._next_run(sender)
@@ -132,9 +132,8 @@ class BulkWriter:
                 else:
                     sender.is_queued = False
                 continue
-            octets, is_writable = self._send(
-                sender, run, min(room, batch_datagrams), datagram_octets, now, emit
-            )
+            datagrams = min(room, batch_datagrams, 1 + paced_octets // datagram_octets)
+            octets, is_writable = self._send(sender, run, datagrams, datagram_octets, now, emit)
             pacer.spend(octets, now)
             batches += 1
             if not is_writable:
@@ -179,7 +178,9 @@ class BulkWriter:
         connection = self._connection
         crypto = connection._cryptos[Epoch.ONE_RTT].send
         aead = crypto.aead
+        protection = crypto.hp
         assert aead is not None
+        assert protection is not None
         seal_into, iv = aead._aead.encrypt_into, aead._iv
         space = connection._spaces[Epoch.ONE_RTT]
         number = connection._packet_number
@@ -223,12 +224,10 @@ class BulkWriter:
             body_at = at + header_octets
             buffer[at:body_at] = header
             packet_end = body_at + len(plain) + TAG_OCTETS
-            seal_into(
-                (iv ^ number).to_bytes(12, "big"), plain, header, view[body_at:packet_end]
-            )
+            seal_into((iv ^ number).to_bytes(12, "big"), plain, header, view[body_at:packet_end])
             samples.append(buffer[at + sample_at : at + sample_at + SAMPLE_OCTETS])
             heads.append(at)
-            sent[number] = SentPacket(
+            sent[number] = SentPacket(  # type: ignore[assignment]
                 number, packet_end - at, now, ((on_delivery, (start, end, fin)),)
             )
             number += 1
@@ -237,7 +236,7 @@ class BulkWriter:
             if start >= stop:
                 break
 
-        masks = header_masks(crypto.hp, samples)
+        masks = header_masks(protection, samples)
         mask_at = 0
         for head in heads:
             buffer[head] ^= masks[mask_at] & 0x1F
