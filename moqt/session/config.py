@@ -97,7 +97,8 @@ class SessionConfig:
     wait. Each may hold the one Object that it is in the middle of beyond its eviction."""
 
     write_octets: int = 65536
-    """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece."""
+    """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece. One
+    that ends an Object may have an eighth more, so that headers do not make two pieces of it."""
 
     max_waiting_datagrams: int = 64
     """Objects that wait to be sent in datagrams, for each subscription; of more, the one that would

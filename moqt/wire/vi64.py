@@ -43,6 +43,10 @@ def encode(value: int) -> bytes:
     """Return the shortest form of `value`; ValueError beyond 64 bits."""
     if 0 <= value < 0x80:
         return _ONE_OCTET[value]
+    if 0x80 <= value < 0x4000:
+        return (value | 0x8000).to_bytes(2, "big")
+    if 0x4000 <= value < 0x200000:
+        return (value | 0xC00000).to_bytes(3, "big")
     length = encoded_length(value)
     if length == MAX_OCTETS:
         return b"\xff" + value.to_bytes(8, "big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from enum import Enum
 from heapq import heapify
 from typing import Protocol
@@ -35,8 +34,11 @@ class CursorOwner(Protocol):
         """The peer sent STOP_SENDING for its stream, which is still open."""
 
 
-class Cursor(ABC):
-    """What of one request is sent in one way: a data stream, or all its datagrams."""
+class Cursor:
+    """What of one request is sent in one way: a data stream, or all its datagrams.
+
+    No ABC, whose `isinstance` is slow: the scheduler asks for each piece.
+    """
 
     __slots__ = ("flow", "is_dead", "is_open", "owner", "publisher_priority", "stream_id")
 
@@ -57,13 +59,13 @@ class Cursor(ABC):
         return self.owner.subscriber_priority, self.publisher_priority
 
     @property
-    @abstractmethod
     def order(self) -> tuple[int, int, int, int]:
         """Where it stands among the cursors of its request that are as urgent."""
+        raise NotImplementedError
 
-    @abstractmethod
     def prepare(self) -> CursorState:
         """Find out what is next; READY means that there is something to hand over."""
+        raise NotImplementedError
 
 
 class Flow:
@@ -86,7 +88,11 @@ class Flow:
 
     def best(self, *, may_open: bool) -> Cursor | None:
         """Return the cursor to write next; only those with a stream unless `may_open`."""
-        best = min(self.opened, key=lambda cursor: (cursor.urgency, cursor.order), default=None)
+        best = None
+        if len(self.opened) == 1:
+            best = self.opened[0]
+        elif self.opened:
+            best = min(self.opened, key=lambda cursor: (cursor.urgency, cursor.order))
         if may_open and self.unopened:
             urgency, order, _, first = self.unopened[0]
             if best is None or (urgency, order) < (best.urgency, best.order):

@@ -6,7 +6,6 @@ never tears an Object; everything else stays in the track.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,7 +42,7 @@ class SubgroupOwner(CursorOwner, Protocol):
 class StreamCursor(Cursor):
     """Writes one data stream for one request."""
 
-    __slots__ = ("_current", "_pending", "_rest", "_stats")
+    __slots__ = ("_current", "_pending", "_rest", "_stats", "rest_octets")
 
     def __init__(self, flow: Flow, owner: CursorOwner, stats: SessionStats) -> None:
         super().__init__(flow, owner)
@@ -51,11 +50,8 @@ class StreamCursor(Cursor):
         self._pending: StoredObject | Location | None = None
         self._current: StoredObject | None = None
         self._rest: deque[memoryview | bytes] = deque()
-
-    @property
-    def rest_octets(self) -> int:
-        """Octets of the current Object that are not handed over yet."""
-        return sum(map(len, self._rest))
+        self.rest_octets = 0
+        """Octets of the current Object, or of a header, that are not handed over yet."""
 
     def prepare(self) -> CursorState:
         """Find out what is next; READY means that `take` will give at least one octet."""
@@ -67,26 +63,30 @@ class StreamCursor(Cursor):
         """Its stream is open; the stream's header goes first."""
         self.stream_id = stream_id
         self.is_open = True
-        self._rest.append(self._stream_header())
+        self._put(self._stream_header())
 
     def take_header(self) -> list[memoryview | bytes]:
         """Return the stream's header of a stream that was just opened."""
-        return [self._rest.popleft()]
+        header = self._rest.popleft()
+        self.rest_octets -= len(header)
+        return [header]
 
     def is_late(self, now: float) -> bool:
         """Whether what is next has waited too long (MOQT-22 5.2); only of a subscription."""
         return False
 
-    def take(self, limit: int) -> list[memoryview | bytes]:
-        """Return the next octets of the stream, at most `limit`, over as many Objects as fit.
+    def take(self, limit: int, most: int) -> tuple[list[memoryview | bytes], int]:
+        """Return the next octets of the stream, over as many Objects as fit, and their number.
 
-        The buffers are slices of the payloads themselves, with the Objects' headers in between.
+        At most `limit`, but up to `most` where that ends an Object. The buffers are the payloads
+        themselves or slices of them, with the Objects' headers in between.
         """
         out: list[memoryview | bytes] = []
-        room = limit
-        while room > 0:
+        left = most
+        reserve = most - limit
+        while left > reserve:
             if self._rest:
-                room = self._take_rest(out, room)
+                left -= self._take_rest(out, left if self.rest_octets <= left else left - reserve)
                 continue
             if self._pending is None and self._load() is not CursorState.READY:
                 break
@@ -94,22 +94,28 @@ class StreamCursor(Cursor):
             assert item is not None  # READY
             head = self._encode(item)
             if isinstance(item, Location):
-                self._rest.append(head)
+                self._put(head)
                 continue
             size = len(head) + item.header.payload_length
-            if size <= room:
+            if size <= left:
                 out.append(head)
                 out += item.payload
-                room -= size
+                left -= size
                 self._count(item)
             else:
-                self._rest.append(head)
+                self._put(head)
                 self._rest += item.payload
+                self.rest_octets = size
                 self._current = item
-        return out
+        return out, most - left
 
-    def _take_rest(self, out: list[memoryview | bytes], room: int) -> int:
+    def _put(self, octets: bytes) -> None:
+        self._rest.append(octets)
+        self.rest_octets += len(octets)
+
+    def _take_rest(self, out: list[memoryview | bytes], limit: int) -> int:
         rest = self._rest
+        room = limit
         while rest and room:
             buffer = rest[0]
             size = len(buffer)
@@ -120,24 +126,25 @@ class StreamCursor(Cursor):
                 out.append(buffer[:room])
                 rest[0] = buffer[room:]
                 room = 0
+        self.rest_octets -= limit - room
         if not rest and self._current is not None:
             self._count(self._current)
             self._current = None
-        return room
+        return limit - room
 
     def _count(self, stored: StoredObject) -> None:
         self._stats.objects_sent += 1
         self._stats.octets_sent += stored.header.payload_length
 
-    @abstractmethod
     def _load(self) -> CursorState:
         """Set `_pending` and return READY, or say why there is nothing."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _stream_header(self) -> bytes: ...
+    def _stream_header(self) -> bytes:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _encode(self, item: StoredObject | Location) -> bytes: ...
+    def _encode(self, item: StoredObject | Location) -> bytes:
+        raise NotImplementedError
 
 
 class SubgroupCursor(StreamCursor):

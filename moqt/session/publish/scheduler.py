@@ -127,20 +127,26 @@ class Scheduler:
 
         Datagrams too go only while it has: they are not to overtake what makes the network full.
         """
-        transport = self._context.transport
-        quantum = self._context.config.write_octets
         self._can_open = True
-        self._unblock(now)
-        self._unstall()
-        while (room := transport.send_room()) > 0:
-            cursor = self._pick()
-            if cursor is None:
-                return
+        if self._blocked:
+            self._unblock(now)
+        if self._stalled:
+            self._unstall()
+        if not self._ready:
+            return
+        room = self._context.transport.send_room()
+        cursor = self._pick() if room > 0 else None
+        while cursor is not None:
             if isinstance(cursor, StreamCursor):
-                self._serve(cursor, min(room, quantum), now)
+                room -= self._serve(cursor, room, now)
             else:
                 assert isinstance(cursor, DatagramQueue)  # there is nothing else
                 self._serve_datagram(cursor, now)
+                room = self._context.transport.send_room()
+            if room <= 0:
+                self.requeue(cursor.flow)
+                return
+            cursor = self._next(cursor.flow)
 
     # Choice
 
@@ -159,6 +165,20 @@ class Scheduler:
         flow.queued = urgency
         flow.ticket = self._number()
         heappush(self._ready, (*urgency, self._numbers, flow.ticket, flow))
+
+    def _next(self, flow: Flow) -> Cursor | None:
+        """Choose again, after a cursor of `flow` was served: it goes on unless others are due."""
+        cursor = flow.best(may_open=not flow.is_stalled)
+        if cursor is None or not cursor.is_open or self._is_another_due(cursor):
+            self.requeue(flow)
+            return self._pick()
+        return cursor
+
+    def _is_another_due(self, cursor: Cursor) -> bool:
+        if not self._ready:
+            return False
+        first, second, *_ = self._ready[0]
+        return (first, second) <= cursor.urgency
 
     def _pick(self) -> Cursor | None:
         while self._ready:
@@ -219,31 +239,33 @@ class Scheduler:
 
     # Writing
 
-    def _serve(self, cursor: StreamCursor, room: int, now: float) -> None:
+    def _serve(self, cursor: StreamCursor, room: int, now: float) -> int:
+        """Write one piece of at most `room` octets; return its octets."""
         transport = self._context.transport
+        written = 0
         state = cursor.prepare()
         if state is CursorState.READY and cursor.is_late(now):
             state = CursorState.LATE
         if state is CursorState.READY:
             if cursor.stream_id is None and not self._open(cursor):
-                return
+                return 0
             stream_id = cursor.stream_id
             assert stream_id is not None  # opened
             room = min(room, transport.stream_room(stream_id))
             if room <= 0:
                 self._take_out(cursor)
                 self._blocked.append(cursor)
-                self.requeue(cursor.flow)
                 self._unstall()
-                return
-            buffers = cursor.take(room)
+                return 0
+            quantum = self._context.config.write_octets
+            buffers, written = cursor.take(min(room, quantum), min(room, quantum + quantum // 8))
             state = cursor.prepare()
             transport.write(stream_id, buffers, state is CursorState.FINISHED)
         elif state is CursorState.FINISHED and cursor.stream_id is not None:
             transport.write(cursor.stream_id, [], True)
         if state is not CursorState.READY:
             self._let_go(cursor, state)
-        self.requeue(cursor.flow)
+        return written
 
     def _serve_datagram(self, queue: DatagramQueue, now: float) -> None:
         if self._context.transport.datagram_room() <= 0:
@@ -253,7 +275,6 @@ class Scheduler:
             queue.send_next(now)
             if queue.prepare() is CursorState.IDLE:
                 self._let_go(queue, CursorState.IDLE)
-        self.requeue(queue.flow)
 
     def _open(self, cursor: StreamCursor) -> bool:
         flow = cursor.flow
@@ -261,7 +282,6 @@ class Scheduler:
         if stream_id is None:
             self._can_open = False
             self._stall(flow)
-            self.requeue(flow)
             return False
         assert flow.unopened[0][3] is cursor  # it was the best
         heappop(flow.unopened)
