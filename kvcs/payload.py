@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
+
 from kvcs.errors import ObjectRejected, RejectReason
 from kvcs.geometry import layer_of
 
@@ -26,8 +28,8 @@ __all__ = [
     "ExpectedTrack",
     "Header",
     "data_digest",
-    "make_header",
     "pack_header",
+    "pack_headers",
     "parse_header",
     "verify_data",
 ]
@@ -36,6 +38,24 @@ MAGIC = 0x4B564F31
 VERSION = 1
 
 _LAYOUT = struct.Struct(">IBBHIIQIHHI32s")
+
+_HEADER_TYPE = np.dtype(
+    [
+        ("magic", ">u4"),
+        ("version", "u1"),
+        ("component", "u1"),
+        ("flags", ">u2"),
+        ("layer", ">u4"),
+        ("block_index", ">u4"),
+        ("token_start", ">u8"),
+        ("token_count", ">u4"),
+        ("codec", ">u2"),
+        ("reserved", ">u2"),
+        ("data_length", ">u4"),
+        ("data_digest", "V32"),
+    ]
+)
+"""The same, for numpy."""
 
 HEADER_OCTETS = _LAYOUT.size
 """68."""
@@ -66,45 +86,47 @@ class Header(NamedTuple):
 
 def data_digest(data: Sequence[Octets]) -> bytes:
     """Return the SHA-256 over the buffers in order; large ones are hashed without the GIL."""
-    digest = hashlib.sha256()
-    for buffer in data:
+    digest = hashlib.sha256(data[0])
+    for buffer in data[1:]:
         digest.update(buffer)
     return digest.digest()
 
 
-def make_header(
-    data: Sequence[Octets],
+def pack_headers(
+    lengths: Sequence[int],
+    digests: bytes,
     *,
     component: Component,
     layer: int,
-    block_index: int,
-    token_start: int,
-    token_count: int,
+    span: SegmentSpan,
+    block_tokens: int,
     codec: int,
-) -> Header:
-    """Return the header for `data`, the buffers that make up one Object's Data, in order.
+) -> list[memoryview]:
+    """Return the headers of the Objects of one layer in one track, by Object ID: 68 octets each.
 
-    `block_index` counts from the segment's first block, `token_start` from the context's start.
-    `codec` is the registry value. The one pass over `data` is its digest.
+    `lengths` and `digests` are theirs, from Object 0 on; a digest has 32 octets. `codec` is the
+    registry value. All headers are slices of one memory.
+    Raises: OverflowError when a length or another field does not fit its width.
     """
-    return Header(
-        MAGIC,
-        VERSION,
-        component,
-        0,
-        layer,
-        block_index,
-        token_start,
-        token_count,
-        codec,
-        0,
-        sum(map(len, data)),
-        data_digest(data),
+    headers = np.zeros(len(lengths), _HEADER_TYPE)
+    headers["magic"] = MAGIC
+    headers["version"] = VERSION
+    headers["component"] = component
+    headers["layer"] = layer
+    headers["block_index"] = blocks = np.arange(len(lengths), dtype=np.uint64)
+    headers["token_start"] = blocks * np.uint64(block_tokens) + np.uint64(
+        span.token_start(0, block_tokens)
     )
+    headers["token_count"] = block_tokens
+    headers["codec"] = codec
+    headers["data_length"] = lengths
+    headers["data_digest"] = np.frombuffer(digests, "V32")
+    octets = memoryview(headers.tobytes())
+    return [octets[at : at + HEADER_OCTETS] for at in range(0, len(octets), HEADER_OCTETS)]
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the 68 octets of a header; struct.error when a field does not fit its width."""
+    """Return the 68 octets of one header; struct.error when a field does not fit its width."""
     return _LAYOUT.pack(*header)
 
 

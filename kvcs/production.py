@@ -8,20 +8,23 @@ segment is added or completes and at least every `layers_per_manifest` completed
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvcs.errors import ProductionError, TensorMismatch
 from kvcs.geometry import SegmentSpan
+from kvcs.jobs import run_here
 from kvcs.kvsp.codecs import RAW, Codec
 from kvcs.kvsp.shapes import AnyArray, BlockShape, Component
 from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import Manifest, SegmentEntry
 from kvcs.names import DataTrackName
-from kvcs.payload import make_header, pack_header
+from kvcs.payload import data_digest, pack_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from kvcs.jobs import Run
     from kvcs.kvsp.codecs import Octets
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Prefix
@@ -119,60 +122,125 @@ class PreparedLayer:
         return sum(group.octets for group in self.groups)
 
 
+PART_OCTETS = 512 << 10
+"""Raw octets of one job of `prepare_layer`: a fraction of a millisecond of SHA-256."""
+
+
 def prepare_layer(
-    plan: SegmentPlan, layer: int, k: AnyArray, v: AnyArray | None = None, *, borrow: bool = False
+    plan: SegmentPlan,
+    layer: int,
+    k: AnyArray,
+    v: AnyArray | None = None,
+    *,
+    borrow: bool = False,
+    run: Run = run_here,
 ) -> PreparedLayer:
     """Cut, encode and hash one layer of a segment. Pure: it may run in any thread.
 
     `k`, `v`: [tokens, heads, dim] or [heads, tokens, dim] as the descriptor's layout says, of
     exactly the segment's tokens; `v` None where the layer has no V tensor. Without `borrow` the
     result holds the octets of this moment; with it, blocks that are contiguous in the arrays stay
-    there, and must not change while `exporters` live.
+    there, and must not change while `exporters` live. `run` runs jobs that do not depend on each
+    other: K and V are gathered by one each, then runs of blocks are encoded and hashed.
     Raises: TensorMismatch; IndexError for a layer that does not exist; CodecError.
     """
     geometry = plan.descriptor.geometry(layer)
-    span = plan.span
-    block_tokens = plan.descriptor.block_tokens
     if v is None and geometry.has(Component.V):
         raise TensorMismatch(f"layer {layer} has a V tensor (v_head_dim {geometry.v_head_dim})")
     if v is not None and not geometry.has(Component.V):
         raise TensorMismatch(f"layer {layer} has no V tensor (v_head_dim 0): pass no v")
     copy = not borrow and any(encoding.codec is RAW for encoding in plan.encodings)
-    sections: dict[Component, list[memoryview]] = {}
-    for component, array in ((Component.K, k), (Component.V, v)):
-        if array is None:
-            continue
-        tensor = LayerTensor(array, geometry, component)
-        if tensor.tokens != plan.tokens:
-            raise TensorMismatch(
-                f"{component.text} array of layer {layer} has {tensor.tokens} tokens, segment "
-                f"{span.segment} has {span.blocks} blocks of {block_tokens}: {plan.tokens}"
-            )
-        sections[component] = tensor.cut(
-            first_token=0, block_tokens=block_tokens, blocks=span.blocks, copy=copy
+    tensors = [
+        _checked(plan, layer, LayerTensor(array, geometry, component))
+        for component, array in ((Component.K, k), (Component.V, v))
+        if array is not None
+    ]
+    cuts = run([partial(_cut, plan, tensor, copy=copy) for tensor in tensors])
+    sections = {tensor.component: cut for tensor, cut in zip(tensors, cuts, strict=True)}
+
+    works = [
+        _Work(
+            track,
+            encoding.codec,
+            BlockShape(geometry, track.component, plan.descriptor.block_tokens),
+            [sections[part] for part in geometry.parts(track.component)],
         )
-    groups = []
-    for track, encoding in plan.tracks:
-        parts = geometry.parts(track.component)
-        shape = BlockShape(geometry, track.component, block_tokens)
-        payloads = []
-        digests = []
-        for block in range(span.blocks if parts else 0):
-            data = encoding.codec.encode([sections[part][block] for part in parts], shape)
-            header = make_header(
-                data,
-                component=track.component,
-                layer=layer,
-                block_index=block,
-                token_start=span.token_start(block, block_tokens),
-                token_count=block_tokens,
-                codec=encoding.codec.value,
-            )
-            payloads.append((pack_header(header), *data))
-            digests.append(header.data_digest)
-        groups.append(PreparedGroup(track, tuple(payloads), b"".join(digests)))
-    exporters = tuple(cut[0].obj for cut in sections.values())
-    return PreparedLayer(layer, tuple(groups), exporters)
+        for track, encoding in plan.tracks
+    ]
+    jobs = [(work, blocks) for work in works for blocks in work.runs(plan.span.blocks)]
+    done = run([partial(work.encode, blocks) for work, blocks in jobs])
+    for (work, _), (data, digests) in zip(jobs, done, strict=True):
+        work.data += data
+        work.digests += digests
+    groups = tuple(work.group(plan, layer) for work in works)
+    return PreparedLayer(layer, groups, tuple(cut[0].obj for cut in cuts))
+
+
+def _checked(plan: SegmentPlan, layer: int, tensor: LayerTensor) -> LayerTensor:
+    if tensor.tokens != plan.tokens:
+        raise TensorMismatch(
+            f"{tensor.component.text} array of layer {layer} has {tensor.tokens} tokens, segment "
+            f"{plan.span.segment} has {plan.span.blocks} blocks of "
+            f"{plan.descriptor.block_tokens}: {plan.tokens}"
+        )
+    return tensor
+
+
+def _cut(plan: SegmentPlan, tensor: LayerTensor, *, copy: bool) -> list[memoryview]:
+    return tensor.cut(
+        first_token=0,
+        block_tokens=plan.descriptor.block_tokens,
+        blocks=plan.span.blocks,
+        copy=copy,
+    )
+
+
+class _Work:
+    """The Objects of one layer in one track, in the making.
+
+    `parts`: the raw sections of all blocks, K then V as the component has them; none without one.
+    """
+
+    def __init__(
+        self,
+        track: DataTrackName,
+        codec: Codec,
+        shape: BlockShape,
+        parts: list[list[memoryview]],
+    ) -> None:
+        self.data: list[list[Octets]] = []
+        self.digests = bytearray()
+        self._track = track
+        self._codec = codec
+        self._shape = shape
+        self._parts = parts
+
+    def runs(self, blocks: int) -> Iterator[range]:
+        """Yield runs of blocks of some PART_OCTETS; none where the layer has no such tensor."""
+        step = max(1, PART_OCTETS // max(1, self._shape.raw_octets))
+        for first in range(0, blocks if self._parts else 0, step):
+            yield range(first, min(first + step, blocks))
+
+    def encode(self, blocks: range) -> tuple[list[list[Octets]], bytes]:
+        """Return the Data of a run of blocks and its digests: the one pass over the octets."""
+        sections = zip(*(part[blocks.start : blocks.stop] for part in self._parts), strict=True)
+        data = [self._codec.encode(one, self._shape) for one in sections]
+        return data, b"".join(map(data_digest, data))
+
+    def group(self, plan: SegmentPlan, layer: int) -> PreparedGroup:
+        """Return the Objects: what was encoded, behind their headers."""
+        digests = bytes(self.digests)
+        heads = pack_headers(
+            [sum(map(len, data)) for data in self.data],
+            digests,
+            component=self._track.component,
+            layer=layer,
+            span=plan.span,
+            block_tokens=plan.descriptor.block_tokens,
+            codec=self._codec.value,
+        )
+        payloads = tuple((head, *data) for head, data in zip(heads, self.data, strict=True))
+        return PreparedGroup(self._track, payloads, digests)
 
 
 class SegmentProduction:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from kvcs.jobs import Run
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Prefix
     from kvcs.kvsp.shapes import AnyArray
@@ -222,11 +223,12 @@ class Publication:
 
     def end(self, code: PublishDoneCode, reason: str) -> None:
         """Withdraw all tracks and release what they retain."""
+        is_live = self._state is PublicationState.LIVE
         self._state = PublicationState.WITHDRAWN
         for track in (*self._data_tracks.values(), self._manifest_track):
             self._producer.directory.remove(track)
             track.abort(code, reason)
-        self._producer.stats.buffered_octets -= self.stats.buffered_octets
+        self._producer.count_released(self.stats.buffered_octets, is_live=is_live)
         self.stats.buffered_octets = 0
 
     def _new_track(self, name: bytes) -> TrackSource:
@@ -247,7 +249,7 @@ class Publication:
         if version >= KEPT_MANIFESTS:
             self._manifest_track.evict_before(Location(version + 1 - KEPT_MANIFESTS, 0))
         self.stats.manifest_versions += 1
-        self._producer.stats.manifest_versions += 1
+        self._producer.count_manifest()
 
     def _publish(
         self,
@@ -273,11 +275,8 @@ class Publication:
             writer.end_of_group()
             writer.close()
             objects += len(group.payloads)
-        for stats in (self.stats, self._producer.stats):
-            stats.layers += 1
-            stats.objects += objects
-            stats.octets += octets
-            stats.buffered_octets += octets
+        self.stats.add_layer(objects, octets)
+        self._producer.count_layer(objects, octets)
         self._publish_manifest_if_due()
 
     def _complete_segment(
@@ -360,8 +359,8 @@ class Segment:
             self._production.check_turn(layer)
             plan = self._production.plan
 
-            def prepare() -> PreparedLayer:
-                return prepare_layer(plan, layer, k, v, borrow=borrow)
+            def prepare(run: Run) -> PreparedLayer:
+                return prepare_layer(plan, layer, k, v, borrow=borrow, run=run)
 
             prepared = await self.publication._producer.work(plan.layer_octets(layer), prepare)
             self.publication._publish(self._production, self._tracks, prepared)

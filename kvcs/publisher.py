@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kvcs.config import ProducerConfig
 from kvcs.errors import ProductionError
+from kvcs.jobs import SharedRun, run_here
 from kvcs.kvsp.identity import Prefix
 from kvcs.loan import Loan
 from kvcs.names import PublicationName, new_publication_id
@@ -26,6 +27,7 @@ from moqt.uri import MoqtUri
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
+    from kvcs.jobs import Run
     from kvcs.keys import ProducerKey
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
@@ -60,10 +62,12 @@ class Producer:
         self._stats = ProducerStats()
         self._publications: dict[bytes, Publication] = {}
         self._completed: dict[bytes, float] = {}  # by Publication ID: when it expires; oldest first
+        self._live_octets = 0  # held by publications in production; the rest by completed ones
         self._expiry: asyncio.TimerHandle | None = None
         self._server: Server | None = None
         self._relay: RelayLink | None = None
         self._threads = ThreadPoolExecutor(config.worker_threads, "kvcs-producer")
+        self._run = SharedRun(self._threads, config.worker_threads - 1)
         self._is_closed = False
 
     @classmethod
@@ -264,24 +268,37 @@ class Producer:
 
     # For publications
 
-    async def work(self, octets: int, job: Callable[[], T]) -> T:
-        """Run a pure job on `octets` octets of tensors; large ones in a worker thread."""
+    async def work(self, octets: int, job: Callable[[Run], T]) -> T:
+        """Run a pure job on `octets` octets of tensors; a large one in the worker threads.
+
+        It gets what runs its parts.
+        """
         if octets < self.config.thread_octets:
-            return job()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, job)
+            return job(run_here)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, job, self._run)
 
     def check_room(self, octets: int) -> None:
         """Raise ProductionError when live publications would hold more than `max_live_bytes`."""
-        live = sum(
-            publication.stats.buffered_octets
-            for publication in self._publications.values()
-            if publication.state is PublicationState.LIVE
-        )
-        if live + octets > self.config.max_live_bytes:
+        if self._live_octets + octets > self.config.max_live_bytes:
             raise ProductionError(
-                f"publications in production hold {live} octets, {octets} more are over the limit "
-                f"of {self.config.max_live_bytes} (max_live_bytes)"
+                f"publications in production hold {self._live_octets} octets, {octets} more are "
+                f"over the limit of {self.config.max_live_bytes} (max_live_bytes)"
             )
+
+    def count_layer(self, objects: int, octets: int) -> None:
+        """Count a layer of a publication in production."""
+        self._live_octets += octets
+        self._stats.add_layer(objects, octets)
+
+    def count_released(self, octets: int, *, is_live: bool) -> None:
+        """Count octets that a publication holds no more; `is_live`: it was in production."""
+        self._stats.buffered_octets -= octets
+        if is_live:
+            self._live_octets -= octets
+
+    def count_manifest(self) -> None:
+        """Count a manifest version."""
+        self._stats.manifest_versions += 1
 
     def count_aborted(self) -> None:
         """Count a publication that its owner stopped."""
@@ -289,6 +306,7 @@ class Producer:
 
     def completed(self, publication: Publication) -> None:
         """Keep a completed publication for late joiners, within the limits."""
+        self._live_octets -= publication.stats.buffered_octets
         now = asyncio.get_running_loop().time()
         self._completed[publication.publication_id] = now + self.config.retain_s
         self._retain()
@@ -299,16 +317,11 @@ class Producer:
         """Withdraw what is over `retain_bytes` or `retain_s`, and look again when the next is."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        held = {
-            publication_id: self._publications[publication_id].stats.buffered_octets
-            for publication_id in self._completed
-        }
-        total = sum(held.values())
         for publication_id, expires in tuple(self._completed.items()):
+            held = self._stats.buffered_octets - self._live_octets
             is_last = len(self._completed) == 1
-            if expires > now and (total <= self.config.retain_bytes or is_last):
+            if expires > now and (held <= self.config.retain_bytes or is_last):
                 break
-            total -= held[publication_id]
             self._evict(publication_id)
         if self._expiry is not None:
             self._expiry.cancel()

@@ -16,14 +16,15 @@ __all__ = [
     "ConsumerStats",
     "ProducerStats",
     "PublicationStats",
+    "PublishedStats",
     "ReceivedStats",
     "RetrievalStats",
 ]
 
 
 @dataclass(slots=True)
-class PublicationStats:
-    """What one publication has published."""
+class PublishedStats:
+    """What was published: by one publication, or by all of a producer."""
 
     layers: int = 0
     """Layers committed, summed over segments."""
@@ -32,11 +33,23 @@ class PublicationStats:
     """Payload octets, headers included, of `objects`."""
     manifest_versions: int = 0
     buffered_octets: int = 0
-    """Payload octets held for subscribers; returns to zero when the publication is withdrawn."""
+    """Payload octets held for subscribers; returns to zero when publications are withdrawn."""
+
+    def add_layer(self, objects: int, octets: int) -> None:
+        """Count a layer that is published now, and held."""
+        self.layers += 1
+        self.objects += objects
+        self.octets += octets
+        self.buffered_octets += octets
 
 
 @dataclass(slots=True)
-class ProducerStats:
+class PublicationStats(PublishedStats):
+    """What one publication has published."""
+
+
+@dataclass(slots=True)
+class ProducerStats(PublishedStats):
     """What one producer has published, over all publications."""
 
     publications: int = 0
@@ -45,12 +58,6 @@ class ProducerStats:
     evicted: int = 0
     """Completed publications withdrawn by `retain_bytes`, `retain_s` or `max_publications`."""
     aborted: int = 0
-    layers: int = 0
-    objects: int = 0
-    octets: int = 0
-    manifest_versions: int = 0
-    buffered_octets: int = 0
-    """Payload octets held for subscribers, returns to zero."""
     reconnects: int = 0
     """Times a lost relay was connected again."""
     moves: int = 0

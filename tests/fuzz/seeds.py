@@ -19,7 +19,7 @@ from kvcs.kvsp.codecs import BSZSTD, RAW, ZSTD
 from kvcs.kvsp.container import LayerSections, pack_container
 from kvcs.manifest import Manifest, SegmentEntry
 from kvcs.names import DataTrackName
-from kvcs.payload import make_header, pack_header
+from kvcs.payload import MAGIC, VERSION, Header, data_digest, pack_header
 from moqt.codes import PublishDoneCode
 from moqt.session.config import Role
 from moqt.types import Location
@@ -195,17 +195,11 @@ def _codecs() -> Iterator[bytes]:
 
 
 def _payload() -> bytes:
-    data = (bytes(16),)
-    header = make_header(
-        data,
-        component=Component.K,
-        layer=1,
-        block_index=2,
-        token_start=8,
-        token_count=4,
-        codec=RAW.value,
+    data = bytes(16)
+    header = Header(
+        MAGIC, VERSION, Component.K, 0, 1, 2, 8, 4, RAW.value, 0, len(data), data_digest([data])
     )
-    return pack_header(header) + data[0]
+    return pack_header(header) + data
 
 
 def _containers() -> Iterator[bytes]:

@@ -44,8 +44,8 @@ def corrupt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int, int]]:
     """
     wanted: list[tuple[int, str, int, int]] = []
 
-    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, *, borrow: bool) -> PreparedLayer:
-        prepared = prepare_layer(plan, layer, k, v, borrow=borrow)
+    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, **how: Any) -> PreparedLayer:
+        prepared = prepare_layer(plan, layer, k, v, **how)
         groups = []
         for group in prepared.groups:
             payloads = list(group.payloads)
@@ -111,8 +111,8 @@ async def test_one_flipped_bit_makes_exactly_one_object_missing(
 async def test_a_right_digest_that_the_manifest_does_not_list_is_refused(
     certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, *, borrow: bool) -> PreparedLayer:
-        prepared = prepare_layer(plan, layer, k, v, borrow=borrow)
+    def wrong(plan: SegmentPlan, layer: int, k: Any, v: Any, **how: Any) -> PreparedLayer:
+        prepared = prepare_layer(plan, layer, k, v, **how)
         if layer != 1:
             return prepared
         k_group = prepared.groups[0]

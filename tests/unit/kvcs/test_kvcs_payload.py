@@ -13,10 +13,12 @@ from kvcs.geometry import SegmentSpan
 from kvcs.kvsp import Component
 from kvcs.payload import (
     HEADER_OCTETS,
+    MAGIC,
     ExpectedTrack,
     Header,
-    make_header,
+    data_digest,
     pack_header,
+    pack_headers,
     parse_header,
     verify_data,
 )
@@ -49,15 +51,16 @@ def reason_of(payload: bytes, *, group_id: int = 3, object_id: int = 7) -> Rejec
 
 def test_vector_is_packed_and_parsed() -> None:
     """K3.5#1."""
-    header = make_header(
-        [memoryview(DATA)[:5], DATA[5:]],
+    heads = pack_headers(
+        [0] * 7 + [len(DATA)],
+        bytes(7 * 32) + data_digest([memoryview(DATA)[:5], DATA[5:]]),
         component=Component.K,
         layer=3,
-        block_index=7,
-        token_start=112,
-        token_count=16,
+        span=SegmentSpan(segment=0, first_block=0, blocks=8),
+        block_tokens=16,
         codec=0,
     )
+    header = parse_header(heads[7])
     assert pack_header(header) + DATA == PAYLOAD
     assert VECTOR["header_octets"] == HEADER_OCTETS
     assert parse_header(memoryview(PAYLOAD)) == header
@@ -124,6 +127,42 @@ def test_the_message_says_where_what_and_what_was_expected() -> None:
     with pytest.raises(ObjectRejected) as caught:
         verify(PAYLOAD, group_id=2)
     assert str(caught.value) == ("Group 2 Object 7: Layer field is 3, expected 2 (KVCS 3.5)")
+
+
+def test_the_headers_of_a_layer_are_those_of_its_objects_one_by_one() -> None:
+    """K3.5#1."""
+    lengths = [1, 2**32 - 1, 0]
+    digests = bytes(range(96))
+    heads = pack_headers(
+        lengths,
+        digests,
+        component=Component.KV,
+        layer=2**32 - 1,
+        span=SegmentSpan(segment=1, first_block=2**32 - 1, blocks=3),
+        block_tokens=2**31,
+        codec=0xFFFF,
+    )
+    for block, head in enumerate(heads):
+        token_start = (2**32 - 1 + block) * 2**31
+        digest = digests[32 * block : 32 * block + 32]
+        alone = Header(
+            MAGIC, 1, 3, 0, 2**32 - 1, block, token_start, 2**31, 0xFFFF, 0, lengths[block], digest
+        )
+        assert bytes(head) == pack_header(alone)
+    assert len(heads) == 3
+
+
+def test_a_length_too_large_for_its_field_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        pack_headers(
+            [2**32],
+            bytes(32),
+            component=Component.K,
+            layer=0,
+            span=SegmentSpan(segment=0, first_block=0, blocks=1),
+            block_tokens=16,
+            codec=0,
+        )
 
 
 def test_a_field_too_large_is_refused_when_packed() -> None:

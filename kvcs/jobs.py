@@ -1,0 +1,68 @@
+"""Pure jobs over several threads, by a thread that works along with those that help it."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+__all__ = ["Run", "SharedRun", "run_here"]
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs jobs that do not depend on each other and returns their results in order."""
+
+    def __call__(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Raises what a job raised; no job runs any more then."""
+        ...
+
+
+def run_here(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """Run them one after the other."""
+    return [job() for job in jobs]
+
+
+class SharedRun:
+    """Runs jobs in this thread and up to `helpers` threads of `pool` besides.
+
+    It never waits for a thread of the pool to become free, so it may itself run in one of them.
+    """
+
+    def __init__(self, pool: Executor, helpers: int) -> None:
+        self._pool = pool
+        self._helpers = helpers
+
+    def __call__(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Run them; raises what a job raised, once no job runs any more."""
+        if len(jobs) < 2 or not self._helpers:
+            return run_here(jobs)
+        todo = deque(enumerate(jobs))
+        results: dict[int, T] = {}
+
+        def work() -> None:
+            while todo:
+                try:
+                    number, job = todo.popleft()
+                except IndexError:
+                    return  # another thread took the last one
+                try:
+                    results[number] = job()
+                except BaseException:
+                    todo.clear()
+                    raise
+
+        helpers = [self._pool.submit(work) for _ in range(min(self._helpers, len(jobs) - 1))]
+        try:
+            work()
+        finally:
+            wait([helper for helper in helpers if not helper.cancel()])
+        for helper in helpers:
+            if not helper.cancelled():
+                helper.result()
+        return [results[number] for number in range(len(jobs))]
