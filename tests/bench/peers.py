@@ -23,4 +23,5 @@ def peer_round(module: str, plan: Mapping[str, Any], python: str | None) -> Figu
     """
     if python is None or not Path(python).exists():
         raise NotRun("there is no Python 3.12 with the other implementations (.venv-peers)")
-    return one_way_round(module, {**plan, "hashed": True}, sender_serves=True, python=python)
+    whole = {**plan, "hashed": True, "by_object": True}
+    return one_way_round(module, whole, sender_serves=True, python=python)

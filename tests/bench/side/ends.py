@@ -8,6 +8,29 @@ from typing import Any
 from tests.bench.side.inside import Meter, faulted, hear, holds_pattern, pattern, pieces, say
 
 
+class Digest:
+    """SHA-256 of all octets, or of each Object and then of those digests, or of nothing."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._is_wanted = given["hashed"]
+        self._by_object = given.get("by_object", False)
+        self._whole = hashlib.sha256()
+        self._objects: dict[int, bytes] = {}
+
+    def add(self, number: int, data: bytes | memoryview) -> None:
+        """Take an Object, in any order, or else the next octets."""
+        if self._by_object:
+            self._objects[number] = hashlib.sha256(data).digest()
+        elif self._is_wanted:
+            self._whole.update(data)
+
+    def text(self) -> str:
+        """Return it in hexadecimal."""
+        for _, digest in sorted(self._objects.items()):
+            self._whole.update(digest)
+        return self._whole.hexdigest()
+
+
 class Sending:
     """The octets to send, in pieces, hashed as they are handed out if the plan says so."""
 
@@ -15,7 +38,7 @@ class Sending:
         source = pattern()
         self.warm = pieces(given["warm_octets"], given["piece_octets"], source)
         self._pieces = pieces(given["octets"], given["piece_octets"], source)
-        self._digest = hashlib.sha256() if given["hashed"] else None
+        self._digest = Digest(given)
         self._meter = Meter()
         self._at = 0
 
@@ -28,14 +51,13 @@ class Sending:
         if self._at == len(self._pieces):
             return None
         piece = self._pieces[self._at]
+        self._digest.add(self._at, piece)
         self._at += 1
-        if self._digest is not None:
-            self._digest.update(piece)
         return piece
 
     def report(self) -> None:
         """Tell the parent what was measured."""
-        digest = None if self._digest is None else self._digest.hexdigest()
+        digest = self._digest.text()
         say("figures", digest=digest, **self._meter.stop())
 
 
@@ -44,17 +66,19 @@ class Receiving:
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._total: int = given["octets"]
+        self._object_octets = given["piece_octets"]
         self._memory = faulted(self._total)
         self._view = memoryview(self._memory)
         self._warm_left: int = given["warm_octets"]
-        self._digest = hashlib.sha256() if given["hashed"] else None
+        self._digest = Digest(given)
         self._meter = Meter()
         self._at = 0
+        self._came = 0
 
     @property
     def is_done(self) -> bool:
         """Whether everything is there."""
-        return self._warm_left == 0 and self._at == self._total
+        return self._warm_left == 0 and self._came == self._total
 
     def room(self, octets: int) -> memoryview:
         """Return the place for what comes next, up to `octets`; `took` says how much came."""
@@ -63,18 +87,35 @@ class Receiving:
 
     def took(self, octets: int) -> None:
         """Octets came and are in their place."""
-        if self._warm_left:
-            self._warm_left -= octets
-            if not self._warm_left:
-                self._meter.start()
-                say("warm")
+        if self._is_warming_up(octets):
             return
-        if self._digest is not None:
-            self._digest.update(self._view[self._at : self._at + octets])
+        self._digest.add(0, self._view[self._at : self._at + octets])
         self._at += octets
-        if self._at == self._total:
-            digest = None if self._digest is None else self._digest.hexdigest()
-            say("done", digest=digest, **self._meter.stop())
+        self._count(octets)
+
+    def put_object(self, number: int | None, data: bytes | memoryview) -> None:
+        """Copy an Object to its place; None: it warms up. For plans with `by_object`."""
+        if number is None:
+            self._is_warming_up(len(data))
+            return
+        at = number * self._object_octets
+        self._view[at : at + len(data)] = data
+        self._digest.add(number, self._view[at : at + len(data)])
+        self._count(len(data))
+
+    def _is_warming_up(self, octets: int) -> bool:
+        if not self._warm_left:
+            return False
+        self._warm_left -= octets
+        if not self._warm_left:
+            self._meter.start()
+            say("warm")
+        return True
+
+    def _count(self, octets: int) -> None:
+        self._came += octets
+        if self._came == self._total:
+            say("done", digest=self._digest.text(), **self._meter.stop())
 
     def put(self, data: bytes | memoryview) -> None:
         """Copy what came to its place."""

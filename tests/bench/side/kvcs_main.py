@@ -1,4 +1,7 @@
-"""One end of a KVCS transfer: `python -m tests.bench.side.kvcs_main (produce | consume) PLAN`."""
+"""One end of a KVCS transfer: `python -m tests.bench.side.kvcs_main ROLE PLAN`.
+
+ROLE: produce, consume; or crowd, seek, which are about discovery.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,14 @@ def main() -> None:
         from tests.bench.side import without_digest
 
         without_digest.install()
-    from tests.bench.side import kvcs_ends
+    from tests.bench.side import crowd_ends, kvcs_ends
 
-    end = {"produce": kvcs_ends.produce, "consume": kvcs_ends.consume}[sys.argv[1]]
+    end = {
+        "produce": kvcs_ends.produce,
+        "consume": kvcs_ends.consume,
+        "crowd": crowd_ends.crowd,
+        "seek": crowd_ends.seek,
+    }[sys.argv[1]]
     gc.collect()
     if given["uvloop"]:
         import uvloop
