@@ -154,7 +154,6 @@ class PathMtu:
         if self._confirming is not None and octets >= self._confirming:
             self._confirming = None
         self.size = max(self.size, octets)
-        self._ceiling = max(self._ceiling, self.size)
         self._losses = {tried: lost for tried, lost in self._losses.items() if tried > self.size}
 
     def on_lost(self, probe: Probe, now: float) -> None:

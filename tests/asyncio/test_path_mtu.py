@@ -210,6 +210,28 @@ def test_a_refused_packet_that_was_no_probe_does_so_too() -> None:
     assert search.size == 1472
 
 
+def test_a_refused_probe_of_the_size_in_use_is_a_black_hole_at_once() -> None:
+    search = found(1472)
+    search.on_packets_lost(SUSPICIOUS_LOSSES)
+    (probe,) = due(search)
+    assert search.on_too_large(0.0) == probe.octets == 1472
+    assert search.size == BASE_OCTETS
+    assert due(search) == []
+
+
+def test_a_smaller_probe_confirms_nothing_larger() -> None:
+    search = PathMtu(limit=65488)
+    large, small = due(search)
+    search.on_acked(large)
+    search.on_timeouts()
+    search.on_acked(small)
+    assert search.size == small.octets
+    (probe,) = due(search)
+    assert probe.octets == large.octets
+    search.on_acked(probe)
+    assert search.size == large.octets
+
+
 def pause_after_a_black_hole(search: PathMtu, now: float) -> float:
     """Let it find a black hole, and then the size that it had; return the pause between."""
     mtu = search.size
