@@ -45,7 +45,16 @@ class SubgroupFlag(IntFlag):
     FIRST_OBJECT = 0x40
 
 
-_ID_MODE = SubgroupFlag.ID_OF_FIRST_OBJECT | SubgroupFlag.ID_PRESENT
+# Plain numbers: IntFlag arithmetic would be most of the cost of a header.
+_PROPERTIES = int(SubgroupFlag.PROPERTIES)
+_ID_OF_FIRST_OBJECT = int(SubgroupFlag.ID_OF_FIRST_OBJECT)
+_ID_PRESENT = int(SubgroupFlag.ID_PRESENT)
+_END_OF_GROUP = int(SubgroupFlag.END_OF_GROUP)
+_SUBGROUP = int(SubgroupFlag.SUBGROUP)
+_DEFAULT_PRIORITY = int(SubgroupFlag.DEFAULT_PRIORITY)
+_FIRST_OBJECT = int(SubgroupFlag.FIRST_OBJECT)
+_ID_MODE = _ID_OF_FIRST_OBJECT | _ID_PRESENT
+_SETUP = int(MessageType.SETUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def parse_stream_head(data: memoryview | bytes | bytearray) -> tuple[StreamHead,
 
 def _read_head(reader: OpenReader) -> StreamHead:
     kind = reader.vi64("stream type")
-    if kind == MessageType.SETUP:
+    if kind == _SETUP:
         # The control stream has no type of its own: the octets are the first message's.
         reader.rewind()
         return ControlHead()
@@ -114,7 +123,7 @@ def _read_head(reader: OpenReader) -> StreamHead:
         return PaddingHead()
     if kind == FETCH_STREAM:
         return FetchHeader(reader.vi64("Request ID"))
-    if kind > 0x7F or not kind & SubgroupFlag.SUBGROUP:
+    if kind > 0x7F or not kind & _SUBGROUP:
         raise malformed(f"unknown unidirectional stream type 0x{kind:x}")
     mode = kind & _ID_MODE
     if mode == _ID_MODE:
@@ -122,37 +131,37 @@ def _read_head(reader: OpenReader) -> StreamHead:
     track_alias = reader.vi64("Track Alias")
     group_id = reader.vi64("Group ID")
     subgroup_id: int | None = 0
-    if mode == SubgroupFlag.ID_OF_FIRST_OBJECT:
+    if mode == _ID_OF_FIRST_OBJECT:
         subgroup_id = None
-    elif mode == SubgroupFlag.ID_PRESENT:
+    elif mode == _ID_PRESENT:
         subgroup_id = reader.vi64("Subgroup ID")
-    default_priority = kind & SubgroupFlag.DEFAULT_PRIORITY
+    default_priority = kind & _DEFAULT_PRIORITY
     return SubgroupHeader(
         track_alias=track_alias,
         group_id=group_id,
         subgroup_id=subgroup_id,
         publisher_priority=None if default_priority else reader.uint8("Publisher Priority"),
-        has_properties=bool(kind & SubgroupFlag.PROPERTIES),
-        ends_group=bool(kind & SubgroupFlag.END_OF_GROUP),
-        is_first_object=bool(kind & SubgroupFlag.FIRST_OBJECT),
+        has_properties=bool(kind & _PROPERTIES),
+        ends_group=bool(kind & _END_OF_GROUP),
+        is_first_object=bool(kind & _FIRST_OBJECT),
     )
 
 
 def encode_subgroup_header(header: SubgroupHeader) -> bytes:
     """Return the first octets of a subgroup stream, in their shortest form."""
-    flags = SubgroupFlag.SUBGROUP
+    flags = _SUBGROUP
     if header.has_properties:
-        flags |= SubgroupFlag.PROPERTIES
+        flags |= _PROPERTIES
     if header.subgroup_id is None:
-        flags |= SubgroupFlag.ID_OF_FIRST_OBJECT
+        flags |= _ID_OF_FIRST_OBJECT
     elif header.subgroup_id:
-        flags |= SubgroupFlag.ID_PRESENT
+        flags |= _ID_PRESENT
     if header.ends_group:
-        flags |= SubgroupFlag.END_OF_GROUP
+        flags |= _END_OF_GROUP
     if header.publisher_priority is None:
-        flags |= SubgroupFlag.DEFAULT_PRIORITY
+        flags |= _DEFAULT_PRIORITY
     if header.is_first_object:
-        flags |= SubgroupFlag.FIRST_OBJECT
+        flags |= _FIRST_OBJECT
     writer = Writer()
     writer.vi64(flags)
     writer.vi64(header.track_alias)

@@ -235,8 +235,9 @@ class DataStream:
             found = parse_stream_head(data)
             if found is not None:
                 self.head, self.head_octets = found
-                self._held.add(offset, data, fin)
+                self._held.lend(offset, data, fin)
                 self._inbound.route(self, now)
+                self._held.own()  # where it waits
                 return
         self._hold(offset, data, fin)
         if self._stage is _Stage.HEAD and not self.is_over:
