@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import os
 
 KIBI = 1 << 10
 MEBI = 1 << 20
@@ -21,6 +18,9 @@ LARGEST_DATAGRAM_OCTETS = 65527
 
 LARGEST_STOCK_DATAGRAM_OCTETS = 16383
 """aioquic writes the length of a STREAM frame in two octets, so none that it writes is longer."""
+
+
+FAST_PATH_VARIABLE = "MOQT_FAST_PATH"
 
 
 class CongestionControl(Enum):
@@ -42,11 +42,18 @@ class TransportConfig:
     """
 
     connection_window_octets: int = 16 * MEBI
-    """What the peer may send beyond what was credited, over all streams. It bounds the memory that
-    unread data can take."""
+    """What the peer may send beyond what was credited, over all streams, at first. While the peer
+    fills it and the data is read at once, it doubles up to `max_connection_window_octets`."""
+
+    max_connection_window_octets: int | None = 64 * MEBI
+    """It bounds the memory that unread data can take. 64 MiB carry 1 Gbit/s over 250 ms. None, or
+    less than the window: the window doesn't grow."""
 
     stream_window_octets: int = 6 * MEBI
-    """The same for one stream."""
+    """The same as `connection_window_octets` for one stream."""
+
+    max_stream_window_octets: int | None = 32 * MEBI
+    """The same as `max_connection_window_octets` for one stream."""
 
     max_bidirectional_streams: int = 1088
     """Request streams that the peer may have open at once: `SessionConfig.max_requests`, and a few
@@ -75,9 +82,10 @@ class TransportConfig:
 
     congestion_control: CongestionControl = CongestionControl.CUBIC
 
-    fast_path: bool = True
+    fast_path: bool | None = None
     """Whether packets of Objects are written and read by the batch. Without it, aioquic's packet
-    code does that, some five times slower; what is on the wire is QUIC version 1 either way."""
+    code does that, some five times slower; what is on the wire is QUIC version 1 either way. None:
+    True, unless the environment variable MOQT_FAST_PATH is 0."""
 
     handshake_timeout_s: float = 10.0
     """For the QUIC handshake; and again for the peer's SETUP after it, where it is shorter than
@@ -107,6 +115,25 @@ class TransportConfig:
     qlog_max_events: int = 32768
     """Of QUIC, and of MOQT, so many events of a connection are kept, in memory until it is over:
     the first half and the newest."""
+
+    @property
+    def is_fast_path(self) -> bool:
+        """What `fast_path` comes to. A traced connection has none: aioquic makes the qlog."""
+        if self.qlog_dir is not None:
+            return False
+        if self.fast_path is None:
+            return os.environ.get(FAST_PATH_VARIABLE, "1") != "0"
+        return self.fast_path
+
+    @property
+    def largest_connection_window_octets(self) -> int:
+        """What the connection's window grows to, at most."""
+        return max(self.connection_window_octets, self.max_connection_window_octets or 0)
+
+    @property
+    def largest_stream_window_octets(self) -> int:
+        """What a stream's window grows to, at most."""
+        return max(self.stream_window_octets, self.max_stream_window_octets or 0)
 
     def __post_init__(self) -> None:
         if self.qlog_dir is not None:

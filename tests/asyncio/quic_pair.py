@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from moqt.asyncio.binding import Driver
+from moqt.asyncio.bulk.connection import make_connection
 from moqt.asyncio.config import TransportConfig
-from moqt.asyncio.connection import HeldConnection, quic_configuration
+from moqt.asyncio.connection import quic_configuration
 from moqt.asyncio.endpoint import UdpEndpoint, udp_socket
 from moqt.asyncio.listener import Listener
 from moqt.asyncio.requests import Signal
@@ -39,6 +40,8 @@ class RecordingSession:
         self.started = False
         self.received: dict[int, bytearray] = {}
         self.finished: set[int] = set()
+        self._had: dict[int, set[tuple[int, int]]] = {}
+        self._final: dict[int, int] = {}
         self.uncredited: dict[int, int] = {}
         self.resets: dict[int, int] = {}
         self.stops: dict[int, int] = {}
@@ -73,14 +76,23 @@ class RecordingSession:
     def receive_stream_data(
         self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
     ) -> None:
+        stop = offset + len(data)
         place = self.received.setdefault(stream_id, bytearray())
-        assert offset == len(place)
-        place += data
+        place.extend(bytes(max(0, stop - len(place))))
+        place[offset:stop] = data
+        had = self._had.setdefault(stream_id, set())
+        assert (offset, stop) not in had  # each octet once; the sums below show the rest
+        if len(data):
+            had.add((offset, stop))
         if self.credits_at_once:
             self.transport.credit(stream_id, len(data))
         else:
             self.uncredited[stream_id] = self.uncredited.get(stream_id, 0) + len(data)
         if fin:
+            assert self._final.setdefault(stream_id, stop) == stop
+        come = sum(last - first for first, last in had)
+        assert come <= len(place)
+        if come == self._final.get(stream_id):
             self.finished.add(stream_id)
         self.changed.fire()
 
@@ -183,7 +195,7 @@ async def dialing(
     configuration = quic_configuration(config, is_client=True)
     configuration.verify_mode = ssl.CERT_NONE
     configuration.max_datagram_frame_size = max_datagram_frame_size
-    connection = HeldConnection(configuration=configuration, transport_config=config)
+    connection = make_connection(configuration=configuration, transport_config=config)
     driver = Driver(connection, endpoint)
     session = RecordingSession(driver, credits_at_once=credits_at_once)
     driver.attach(session, session)

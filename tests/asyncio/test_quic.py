@@ -240,7 +240,9 @@ async def test_a_peer_without_datagrams_gets_no_session(certificate: Certificate
 async def test_garbage_opens_no_connection(certificate: CertificatePair) -> None:
     async with listening(certificate) as (listener, accepting):
         for data in (b"", b"\x00", b"\xc0", bytes(1300), b"\xc0" + bytes(1300), os.urandom(1300)):
-            listener.on_batch([(data, ("127.0.0.1", 9))])
+            if data:
+                listener.on_datagrams(memoryview(data), len(data), ("127.0.0.1", 9))
+                listener.on_batch_end()
         assert all(not session.started for session in accepting.sessions)
         async with dialing(listener.address[1]) as near:
             await near.until(lambda: near.started)
@@ -331,7 +333,7 @@ async def test_a_lost_farewell_is_repeated_to_who_still_talks(
     patient = replace(QUICK, close_linger_s=5.0)
     async with quic_pair(certificate, client=patient) as (near, far):
         with monkeypatch.context() as context:
-            context.setattr(UdpEndpoint, "send", lambda self, datagrams: None)
+            context.setattr(UdpEndpoint, "send_segments", lambda self, *sent: True)
             near.transport.close(SessionErrorCode.NO_ERROR, "bye")
             near.driver.pump_now()
         assert not far.is_closed

@@ -177,12 +177,8 @@ def make_connection(
     transport_config: TransportConfig,
     original_destination_connection_id: bytes | None = None,
 ) -> HeldConnection:
-    """Return a connection with the bulk path, unless `transport_config` is against it.
-
-    A traced connection has none: the qlog is made by aioquic's packet code.
-    """
-    is_bulk = transport_config.fast_path and transport_config.qlog_dir is None
-    return (BulkConnection if is_bulk else HeldConnection)(
+    """Return a connection with the bulk path, unless `transport_config` is against it."""
+    return (BulkConnection if transport_config.is_fast_path else HeldConnection)(
         configuration=configuration,
         transport_config=transport_config,
         original_destination_connection_id=original_destination_connection_id,
