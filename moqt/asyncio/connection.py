@@ -3,8 +3,10 @@
 Stock aioquic doubles a receive window as soon as half of it is used, whether or not anyone has read
 the data, so a slow reader gets unbounded memory. Here a window moves by `credit` alone:
 
-- The limit of a stream is `stream_window_octets` plus what was credited on it; that of the
-  connection is `connection_window_octets` plus what was credited on all streams.
+- The limit of a stream is a window plus what was credited on it; that of the connection is a
+  window plus what was credited on all streams. The windows begin with `stream_window_octets` and
+  `connection_window_octets`, and grow as bandwidth x delay demands (`moqt.asyncio.windows`). What
+  one stream has shown holds for all: one that comes later is granted as much with its first credit.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -19,14 +21,16 @@ What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_
 `_remote_max_data_used`, `_remote_max_streams_*`, `_remote_max_datagram_frame_size`, `_streams`,
 `QuicStream` (`max_stream_data_local`, `_local_sent`, `_remote`; its sender's `highest_offset`,
 `_buffer_stop`, `_buffer_fin`, `_reset_error_code`; its receiver's `highest_offset`, `_final_size`),
-`_loss` (`_pacer`, `_cc._max_datagram_size`, `congestion_window`, `bytes_in_flight`),
-`_max_datagram_size`, `_handshake_confirmed`, `_network_paths`, `_spaces[...].ack_at`, `_state`,
-`_close_event`, `_datagrams_pending`, `_get_or_create_stream_for_send`, and the methods overridden.
+`_loss` (`_pacer`, `_rtt_smoothed`, `_cc._max_datagram_size`, `congestion_window`,
+`bytes_in_flight`), `_max_datagram_size`, `_handshake_confirmed`, `_network_paths`,
+`_spaces[...].ack_at`, `_state`, `_close_event`, `_datagrams_pending`,
+`_get_or_create_stream_for_send`, and the methods overridden.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +56,7 @@ from moqt.asyncio.config import (
 from moqt.asyncio.mtu_prober import MtuProber
 from moqt.asyncio.pacing import BurstPacer
 from moqt.asyncio.qlog import QlogDirectory, Trace
+from moqt.asyncio.windows import ReceiveWindow
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
@@ -146,6 +151,14 @@ class HeldConnection(QuicConnection):
         self.on_arrival: Arrival | None = None
         """Who takes octets of streams as they come, each once, in any order, with their offset; a
         connection that has no use for it reports them by aioquic's events, in order."""
+        self._connection_window = ReceiveWindow(
+            transport_config.connection_window_octets,
+            max_octets=transport_config.largest_connection_window_octets,
+        )
+        self._stream_window = ReceiveWindow(
+            transport_config.stream_window_octets,
+            max_octets=transport_config.largest_stream_window_octets,
+        )
         self._written_octets = 0
         self._accounts: dict[int, _Account] = {}
         self._settling: dict[int, _Account] = {}
@@ -355,10 +368,9 @@ class HeldConnection(QuicConnection):
                 del self._accounts[stream_id]
             return is_raised
         limit = stream.max_stream_data_local
-        target = self.transport_config.stream_window_octets + account.credited
-        if _is_worth_granting(
-            target - limit, limit - highest, self.transport_config.stream_window_octets
-        ):
+        window = self._stream_window.octets
+        target = window + account.credited
+        if _is_worth_granting(target - limit, limit - highest, window):
             stream.max_stream_data_local = target
             is_raised = True
         return is_raised
@@ -403,10 +415,16 @@ class HeldConnection(QuicConnection):
         account.delivered = offset + octets
         return offset
 
+    def is_wanted(self, stream_id: int) -> bool:
+        """Whether octets of it should go to the session: it is not settled."""
+        account = self._account(stream_id)
+        return account is not None and not account.is_settled
+
     def finish_delivery(self, stream_id: int) -> None:
-        """FIN went to the session; the account closes now, or with the last credit."""
+        """Octets went to the session. If those were the last ones, the account closes, now or with
+        the last credit."""
         account = self._accounts.get(stream_id)
-        if account is None or account.is_settled:
+        if account is None or account.is_settled or not account.stream.receiver.is_finished:
             return
         account.is_ended = True
         if account.is_done:
@@ -423,8 +441,11 @@ class HeldConnection(QuicConnection):
 
     def _credit_connection(self, octets: int) -> bool:
         self.credited_octets += octets
+        for growing in (self._connection_window, self._stream_window):
+            if growing.is_due(octets):
+                growing.look(time.monotonic(), self._loss._rtt_smoothed)
         limit = self._local_max_data
-        window = self.transport_config.connection_window_octets
+        window = self._connection_window.octets
         target = window + self.credited_octets
         if not _is_worth_granting(target - limit.value, limit.value - limit.used, window):
             return False

@@ -3,7 +3,9 @@
 aioquic's own pacer lets at most 16 datagrams out, then asks for a timer of some tens of
 microseconds. asyncio rounds that up to a millisecond; uvloop fires early and spins. This one is a
 token bucket in octets that holds `BURST_S` of the rate, and never asks for less than a millisecond.
-So a slow path, whose queue may be short, gets short bursts, and a fast one pays for few timers.
+So a slow path, whose queue may be short, gets short bursts, and a fast one pays for few timers. Who
+was held back and comes late, because the machine is busy, may catch up on `LATE_S`: the path's
+queue has drained meanwhile. Who had nothing to send may not.
 
 The rate is 1.25 congestion windows a round trip (RFC 9002 7.7), so that pacing is never what limits
 the connection; two while the window doubles each round trip, which it could not at less.
@@ -14,6 +16,7 @@ from __future__ import annotations
 RATE_FACTOR = 1.25
 DOUBLING_RATE_FACTOR = 2.0
 BURST_S = 0.002
+LATE_S = 0.010
 SMALLEST_BURST_OCTETS = 16 * 1500
 SMALLEST_BURST_DATAGRAMS = 2
 TICK_S = 0.001
@@ -37,6 +40,7 @@ class BurstPacer:
         self.burst_octets = UNPACED_BURST_OCTETS
         """What may leave at once after a pause."""
         self._tokens = 0.0
+        self._is_held = False
         self._filled_at = 0.0
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
@@ -55,15 +59,17 @@ class BurstPacer:
         if rate is None:
             return None
         if now > self._filled_at:
-            self._tokens = min(self.burst_octets, self._tokens + (now - self._filled_at) * rate)
+            most = max(self.burst_octets, LATE_S * rate) if self._is_held else self.burst_octets
+            self._tokens = min(most, self._tokens + (now - self._filled_at) * rate)
             self._filled_at = now
-        if self._tokens > 0:
+        self._is_held = self._tokens <= 0
+        if not self._is_held:
             return None
         return now + max(TICK_S, -self._tokens / rate)
 
     def available(self, now: float) -> int:
-        """Octets that may go now, at most `burst_octets`; positive exactly when `next_send_time`
-        returns None. The last datagram may exceed it: the next ones wait for that."""
+        """Octets that may go now, at most `burst_octets` unless held back before; positive exactly
+        when `next_send_time` returns None. The last datagram may exceed it: the next ones wait."""
         if self.rate is None:
             return self.burst_octets
         return max(1, int(self._tokens)) if self.next_send_time(now) is None else 0

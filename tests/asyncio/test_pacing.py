@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from moqt.asyncio.pacing import (
     BURST_S,
+    LATE_S,
     RATE_FACTOR,
     SMALLEST_BURST_OCTETS,
     TICK_S,
@@ -52,6 +53,17 @@ def test_a_burst_is_two_milliseconds_of_the_rate(window: int, rtt: float, expect
     assert at >= 1.0 + TICK_S
 
 
+def test_who_was_held_back_and_comes_late_catches_up_but_who_was_idle_does_not() -> None:
+    pacer = paced(window=4_000_000, rtt=0.02)
+    assert pacer.rate is not None
+    _, at = sent_until_held(pacer, 1.0)
+    late, _ = sent_until_held(pacer, at + 0.005)
+    assert late > 0.004 * pacer.rate
+    pacer.next_send_time(at + 1.0)  # tokens are there, nothing is sent
+    idle, _ = sent_until_held(pacer, at + 2.0)
+    assert idle <= pacer.burst_octets + DATAGRAM
+
+
 def test_two_datagrams_make_a_burst_however_large_they_are() -> None:
     pacer = BurstPacer(max_datagram_size=60_000)
     pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
@@ -83,11 +95,11 @@ def test_spending_batches_is_spending_their_octets(
         now += pause
         available = pacer.available(now)
         assert (available > 0) == (pacer.next_send_time(now) is None)
-        assert available <= pacer.burst_octets
+        assert available <= max(pacer.burst_octets, int(LATE_S * pacer.rate))
         if available:
             pacer.spend(octets, now)
             sent += octets
-    allowed = pacer.burst_octets + (now - 1.0) * pacer.rate + 65_536
+    allowed = pacer.burst_octets + LATE_S * pacer.rate + (now - 1.0) * pacer.rate + 65_536
     assert sent <= allowed * (1 + 1e-9)
 
 

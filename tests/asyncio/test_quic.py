@@ -71,7 +71,13 @@ async def test_a_loop_that_watches_no_sockets_will_do(certificate: CertificatePa
 
 async def test_a_peer_may_send_no_more_than_was_credited(certificate: CertificatePair) -> None:
     """3.1.3.1#2."""
-    window = replace(QUICK, connection_window_octets=300_000, stream_window_octets=200_000)
+    window = replace(
+        QUICK,
+        connection_window_octets=300_000,
+        max_connection_window_octets=None,
+        stream_window_octets=200_000,
+        max_stream_window_octets=None,
+    )
     async with quic_pair(certificate, server=window, server_credits=False) as (near, far):
         streams = [open_uni(near) for _ in range(3)]
         for stream_id in streams:
@@ -87,6 +93,29 @@ async def test_a_peer_may_send_no_more_than_was_credited(certificate: Certificat
             assert held.received_octets - held.credited_octets <= 300_000
             far.give_credit()
         assert held.credited_octets == held.received_octets == 3 * MEBI
+
+
+async def test_windows_grow_while_they_limit_the_peer_and_never_above_their_caps(
+    certificate: CertificatePair,
+) -> None:
+    config = replace(
+        QUICK,
+        connection_window_octets=50_000,
+        max_connection_window_octets=300_000,
+        stream_window_octets=40_000,
+        max_stream_window_octets=200_000,
+    )
+    async with quic_pair(certificate, server=config) as (near, far):
+        held = far.driver.connection
+        stream_id = open_uni(near)
+        near.send(stream_id, bytes(4 * MEBI), fin=True)
+        while stream_id not in far.finished:
+            held._loss._rtt_smoothed = 5.0  # whatever is consumed is consumed within a round trip
+            await far.changed.wait()
+            assert held._local_max_data.value - held.credited_octets <= 300_000
+        assert held._local_max_data.value - held.credited_octets > 200_000
+        assert held._connection_window.octets == 300_000
+        assert held._stream_window.octets == 200_000
 
 
 async def test_what_waits_unsent_in_quic_is_bounded(certificate: CertificatePair) -> None:

@@ -5,8 +5,8 @@ says {"say": "up", ...} when they can be entered, answers a line on stdin with i
 with its stdin; the namespaces end with their last user. The host's own network is not touched.
 
 A packet waits until the link has sent what came before it, is lost by chance or because more than
-the queue waits already, and is handed over `delay_s` later. What the kernel gives in one piece of up
-to 64 KiB is handed over in pieces of `CHUNK_S` of the link's time, so that 1 Gbit/s costs some
+the queue waits already, and is handed over `delay_s` later. What the kernel gives in one piece, of
+up to 64 KiB, is handed over in pieces of `CHUNK_S` of the link's time, so that 1 Gbit/s costs some
 thousand pieces a second; each of its segments is lost, and counted, alone.
 """
 

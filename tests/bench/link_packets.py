@@ -1,4 +1,4 @@
-"""Packets of a TUN device with offloads: one virtio header, one IP packet, up to 64 KiB of segments.
+"""Packets of a TUN device with offloads: a virtio header, an IP packet of up to 64 KiB of segments.
 
 The kernel hands over what TCP or UDP_SEGMENT wanted to send as one packet with a `gso_size`, and
 takes the same back. A link that loses single segments must cut such a packet in two; this module
@@ -97,6 +97,6 @@ class Packet:
 
 def _sum(data: bytes | bytearray) -> int:
     """The ones' complement sum of 16-bit words (RFC 1071); `data` has an even length."""
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return (total & 0xFFFF) + (total >> 16)

@@ -1,0 +1,73 @@
+"""Receive windows by a virtual clock."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moqt.asyncio.windows import ReceiveWindow
+
+MEBI = 1 << 20
+
+
+def consume(
+    window: ReceiveWindow, *, rate: float, rtt: float, seconds: float, chunk: int = 16_384
+) -> None:
+    """Consume `rate` octets a second, but no more than the window lets through a round trip."""
+    now = 0.0
+    while now < seconds:
+        now += chunk / min(rate, window.octets / rtt)
+        if window.is_due(chunk):
+            window.look(now, rtt)
+
+
+def test_a_window_grows_to_twice_bandwidth_times_delay() -> None:
+    """A session fills 1 Gbit/s at 100 ms from the default window of a stream."""
+    window = ReceiveWindow(6 * MEBI, max_octets=64 * MEBI)
+    rate, rtt = 125e6, 0.1
+    consume(window, rate=rate, rtt=rtt, seconds=2)
+    assert 2 * rate * rtt <= window.octets <= 4 * rate * rtt
+
+
+def test_a_window_that_is_large_enough_stays() -> None:
+    window = ReceiveWindow(6 * MEBI, max_octets=64 * MEBI)
+    consume(window, rate=12.5e6, rtt=0.05, seconds=5)
+    assert window.octets == 6 * MEBI
+
+
+def test_a_window_ends_at_its_cap() -> None:
+    window = ReceiveWindow(100_000, max_octets=1_000_000)
+    consume(window, rate=1e9, rtt=0.5, seconds=20)
+    assert window.octets == 1_000_000
+
+
+def test_a_slow_reader_keeps_the_window_that_it_began_with() -> None:
+    window = ReceiveWindow(100_000, max_octets=1_000_000)
+    consume(window, rate=90_000, rtt=0.5, seconds=20, chunk=1000)
+    assert window.octets == 100_000
+
+
+def test_a_pause_is_no_reason_to_grow() -> None:
+    window = ReceiveWindow(100_000, max_octets=1_000_000)
+    for now in range(10):
+        assert window.is_due(100_000)
+        assert not window.look(float(now), 0.5)
+
+
+@given(
+    initial=st.integers(1, 10_000),
+    cap=st.integers(1, 100_000),
+    steps=st.lists(st.tuples(st.integers(0, 20_000), st.floats(0, 2), st.floats(0, 1))),
+)
+def test_a_window_never_shrinks_and_never_exceeds_its_cap(
+    initial: int, cap: int, steps: list[tuple[int, float, float]]
+) -> None:
+    cap = max(cap, initial)
+    window = ReceiveWindow(initial, max_octets=cap)
+    now = 0.0
+    for octets, pause, rtt in steps:
+        before = window.octets
+        now += pause
+        if window.is_due(octets):
+            window.look(now, rtt)
+        assert before <= window.octets <= min(cap, 2 * before)
