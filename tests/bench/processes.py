@@ -74,7 +74,8 @@ class Side:
             text=True,
         )
         self._words: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -116,6 +117,9 @@ class Side:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(END_TIMEOUT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._errors.close()
 
     def kill(self) -> None:

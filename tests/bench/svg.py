@@ -79,8 +79,10 @@ def lines(title: str, x_title: str, unit: str, rows: Sequence[Line]) -> str:
         )
 
     drawn = [f'<path d="M{left} 40V{bottom}H{WIDTH - 200}" fill="none" stroke="#222"/>']
-    for x in sorted({x for x, _ in points}):
-        drawn.append(_text(place(x, 0)[0], bottom + 16, _short(x), anchor="middle"))
+    drawn += [
+        _text(place(x, 0)[0], bottom + 16, _short(x), anchor="middle")
+        for x in sorted({x for x, _ in points})
+    ]
     for share in (0.5, 1.0):
         y = most_y * share
         drawn.append(_text(left - 6, place(points[0][0], y)[1] + 4, _short(y), anchor="end"))
