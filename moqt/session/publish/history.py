@@ -37,7 +37,7 @@ class StoredObject(NamedTuple):
     """An Object of a track. The payload is the publisher's own memory, never copied."""
 
     header: ObjectHeader
-    payload: tuple[memoryview, ...]
+    payload: tuple[memoryview | bytes, ...]
     published_at: float = NEVER
     """When, by the clock of its track."""
     ends_group: bool = False

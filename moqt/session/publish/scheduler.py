@@ -66,16 +66,16 @@ class Scheduler:
 
     def discard(self, cursors: Sequence[Cursor]) -> None:
         """Take cursors of one flow out for good; their streams stay as they are."""
-        flow = None
         for cursor in cursors:
             cursor.is_dead = True
-            flow = cursor.flow
             if cursor.is_open:
                 self._take_out(cursor)
             if cursor.stream_id is not None:
                 self._streams.pop(cursor.stream_id, None)
-        if flow is not None:
-            flow.rebuild()
+        if cursors:
+            flow = cursors[0].flow
+            if not all(cursor.is_open for cursor in cursors):
+                flow.rebuild()
             self._sweep(flow)
 
     def suspend(self, cursor: Cursor) -> None:

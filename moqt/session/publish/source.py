@@ -224,7 +224,7 @@ class TrackSource:
         )
         what = f"{self.name}: Object {Location(group_id, object_id)}"
         views = payload_views(payload)
-        length = sum(view.nbytes for view in views)
+        length = sum(map(len, views))
         if length + len(properties) > MAX_DATAGRAM_OBJECT_OCTETS:
             raise LocalProtocolError(
                 f"{what} has {length} octets of payload and {len(properties)} of properties, "

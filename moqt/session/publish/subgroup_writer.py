@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moqt.codes import ObjectStatus
 from moqt.errors import LocalProtocolError, RemoteProtocolError
@@ -19,18 +19,23 @@ if TYPE_CHECKING:
 
     from moqt.session.publish.source import TrackSource
 
-__all__ = ["SubgroupWriter", "check_properties", "payload_views"]
+__all__ = ["COPIED_OCTETS", "SubgroupWriter", "check_properties", "payload_views"]
+
+COPIED_OCTETS: Final = 128
+"""Up to so many octets a buffer of a payload is copied: a reference takes more memory."""
 
 
 class SubgroupWriter:
     """Writes the Objects of one Subgroup, in rising order of Object ID."""
 
-    __slots__ = ("_group", "_subgroup", "_track")
+    __slots__ = ("_group", "_length", "_subgroup", "_track")
 
     def __init__(self, track: TrackSource, group: StoredGroup, subgroup: StoredSubgroup) -> None:
         self._track = track
         self._group = group
         self._subgroup = subgroup
+        self._length = 0
+        """The last payload's: most are alike, and then a million Objects share one integer."""
 
     @property
     def group_id(self) -> int:
@@ -52,8 +57,9 @@ class SubgroupWriter:
     ) -> None:
         """Publish one Object; `payload` may be several buffers that make up one payload.
 
-        Any C-contiguous buffer will do, a numpy array too. It is kept, not copied, and must not
-        change until the Object was evicted and sent. `properties` is an encoded list
+        Any C-contiguous buffer will do, a numpy array too. It is kept, not copied (unless it is
+        shorter than a reference to it), and must not change until the Object was evicted and sent.
+        `properties` is an encoded list
         (`ObjectProperties.serialize`); the first Object of a Subgroup decides whether its stream
         has room for properties.
         Raises: LocalProtocolError for an Object ID that does not rise, lies behind End of Group or
@@ -61,7 +67,11 @@ class SubgroupWriter:
         make the track malformed; TypeError or ValueError for what is no contiguous buffer.
         """
         views = payload_views(payload)
-        length = views[0].nbytes if len(views) == 1 else sum(view.nbytes for view in views)
+        length = sum(map(len, views))
+        if length == self._length:
+            length = self._length
+        else:
+            self._length = length
         self._check(object_id)
         if len(self._group.subgroups) > 1 and self._group.holds(object_id):
             raise LocalProtocolError(f"{self}: Object {object_id} is in another Subgroup already")
@@ -156,14 +166,19 @@ def check_properties(what: str, group_id: int, object_id: int, properties: bytes
         raise LocalProtocolError(f"{what}: {fault}")
 
 
-def payload_views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview, ...]:
-    """Return the octets of a payload, not copied, without empty buffers."""
+def payload_views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview | bytes, ...]:
+    """Return the octets of a payload, without empty buffers.
+
+    Those longer than `COPIED_OCTETS` are not copied.
+    """
     parts = payload if isinstance(payload, list | tuple) else (payload,)
-    views = []
+    views: list[memoryview | bytes] = []
     for part in parts:
         view = memoryview(part)
         if view.ndim != 1 or view.format != "B":
             view = view.cast("B")
-        if view.nbytes:
+        if view.nbytes > COPIED_OCTETS:
             views.append(view)
+        elif view.nbytes:
+            views.append(part if isinstance(part, bytes) else bytes(view))
     return tuple(views)
