@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from moqt.tls import Pem
     from moqt.types import TrackNamespace
 
-__all__ = ["Consumer", "Retrieval", "UsableLayer"]
+__all__ = ["Consumer", "Retrieval", "UsableLayer", "layer_range"]
 
 
 class Retrieval:
@@ -286,7 +286,7 @@ class Consumer:
         InvalidTokens, ValueError for layers, blocks or sessions out of range, and MoqtError.
         """
         striping = sessions if isinstance(sessions, Striping) else self._striping(sessions)
-        first_layer, last_layer = _layer_range(layers, descriptor.layers)
+        first_layer, last_layer = layer_range(layers, descriptor.layers)
         if len(self._retrievals) >= self.config.max_retrievals:
             raise ResourceBusy(
                 f"{len(self._retrievals)} retrievals are open (max_retrievals is "
@@ -318,6 +318,7 @@ class Consumer:
                     last_layer=last_layer,
                     tokens=taken * descriptor.block_tokens,
                     into=into,
+                    threads=self._threads,
                 ),
                 require_listed=self._endpoints.trust.require_signature,
                 sources=[Endpoint(s) if isinstance(s, str) else s for s in sources],
@@ -374,7 +375,7 @@ class Consumer:
         return f"<Consumer scope_id={self.scope_id.hex()} retrievals={len(self._retrievals)}>"
 
 
-def _layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[int, int]:
+def layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[int, int]:
     """Return first and last layer, inclusive. Raises: ValueError."""
     if layers is None:
         return 0, count - 1

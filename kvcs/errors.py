@@ -18,7 +18,8 @@ KvcsError
 |  |  `- UnknownKey       .key_id    signed, but by a key that is not trusted
 |  |- NotDeterministic               two publications may not be mixed (KVCS 5.4)
 |  `- PublicationGone                it was withdrawn, stopped or evicted
-`- IncompleteRetrieval    .missing   retry or recompute (KVCS 5.4)
+|- IncompleteRetrieval    .missing   retry or recompute (KVCS 5.4)
+`- WorkerLost                        the processes of a striped consumer end again and again
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ __all__ = [
     "SignatureInvalid",
     "TensorMismatch",
     "UnknownKey",
+    "WorkerLost",
 ]
 
 MISSING_SHOWN = 8
@@ -234,3 +236,8 @@ class IncompleteRetrieval(KvcsError):
             + (f"; {problem}" if problem else "")
         )
         self.missing = missing
+        self.problem = problem
+
+
+class WorkerLost(KvcsError):
+    """One retrieval: a worker process of `StripedConsumer` ended, and what replaced it, too."""

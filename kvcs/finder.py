@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kvcs.discovery import Discovery
 from kvcs.errors import (
@@ -19,7 +19,6 @@ from moqt.errors import MoqtError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvcs.collector import Collector
     from kvcs.config import ConsumerConfig
     from kvcs.endpoints import Endpoints
     from kvcs.feeds import Feed
@@ -30,19 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Finder"]
 
+BegunT = TypeVar("BegunT")
 
-class Finder:
+
+class Finder(Generic[BegunT]):
     """Finds the publication that a retrieval begins with (KVCS 5.1).
 
-    `begin` begins with a publication of so many blocks: it returns the collector and the blocks
-    that are taken, or raises PublicationUnusable, and the next publication is tried.
+    `begin` begins with a publication of so many blocks: it returns what `take` and `find` return,
+    or raises PublicationUnusable, and the next publication is tried.
     """
 
     def __init__(
         self,
         endpoints: Endpoints,
         prefix: Prefix,
-        begin: Callable[[Feed, int], tuple[Collector, int]],
+        begin: Callable[[Feed, int], BegunT],
         config: ConsumerConfig,
     ) -> None:
         self._endpoints = endpoints
@@ -58,7 +59,7 @@ class Finder:
         )
         self.watching: Watching | None = None
 
-    async def take(self, namespace: TrackNamespace) -> tuple[Collector, int]:
+    async def take(self, namespace: TrackNamespace) -> BegunT:
         """Begin with a publication whose namespace is known. Raises: InvalidName, and as `find`."""
         name = PublicationName.parse(namespace, self._config.namespace_form)
         if name.scope_id != self._prefix.scope_id:
@@ -72,7 +73,7 @@ class Finder:
             covered = self._prefix.keys.index(name.anchor_key) + 1
         return await self._begin_with(namespace, covered)
 
-    async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> tuple[Collector, int]:
+    async def _begin_with(self, namespace: TrackNamespace, blocks: int) -> BegunT:
         feed = await self._endpoints.open_feed(self._prefix, namespace)
         try:
             return self._begin(feed, blocks)
@@ -80,7 +81,7 @@ class Finder:
             await feed.close()
             raise
 
-    async def find(self, timeout_s: float) -> tuple[Collector, int]:
+    async def find(self, timeout_s: float) -> BegunT:
         """Begin with the first usable publication of the longest prefix.
 
         Raises: PublicationNotFound when none appears in time, or what was wrong with the last one.

@@ -236,6 +236,10 @@ class TrustedKeys:
         """Return the key of a kid, or None."""
         return self._keys.get(key_id)
 
+    def to_pems(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return kid and PEM of each key; `PublicKey.from_pem` reads them."""
+        return tuple((key_id, key.to_pem()) for key_id, key in self._keys.items())
+
     def __len__(self) -> int:
         return len(self._keys)
 

@@ -25,7 +25,7 @@ except ImportError:  # pragma: no cover - uvloop is not made for every system
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["BlockingError", "LoopThread"]
+__all__ = ["BlockingError", "LoopThread", "new_event_loop"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,11 @@ JOIN_TIMEOUT_S = 10.0
 
 class BlockingError(KvcsError, RuntimeError):
     """One call: it was made in the wrong thread or process, or after the end."""
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's where it is installed, else asyncio's."""
+    return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
 
 
 class LoopThread:
@@ -48,7 +53,7 @@ class LoopThread:
         self._closers: dict[int, Callable[[], None]] = {}
         self._is_over = False
         started = threading.Event()
-        self._loop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="kvcs-loop", daemon=True
         )

@@ -61,6 +61,10 @@ class Striping:
         complete = sum(entry.span.blocks for entry in manifest.segments if entry.complete)
         return replace(self, splits=max_filter_ranges > 0 or complete >= blocks)
 
+    def of_process(self, index: int) -> Striping:
+        """Return the shares of the process `index`, where each has as many lanes as this."""
+        return replace(self, first=index * self.lanes)
+
     def shares(self, track: DataTrackName, blocks: int) -> list[Share]:
         """Return what is taken here of the first `blocks` blocks of a track; may be nothing.
 
