@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aioquic.quic.connection import (
-    END_STATES,
     QuicConnectionError,
     QuicReceiveContext,
 )
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from moqt.asyncio.bulk.connection import BulkConnection
 
 _SPIN_BIT = 0x20
-_VARINT_MASKS = (0, 0x3F, 0x3FFF, 0, 0x3FFFFFFF, 0, 0, 0, 0x3FFFFFFFFFFFFFFF)
+_FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
+_VARINT = (0, 0x3F, 0x3FFF, 0, 0x3FFFFFFF, 0, 0, 0, 0x3FFFFFFFFFFFFFFF)
 
 
 class BulkReader:
@@ -36,18 +36,14 @@ class BulkReader:
         self._connection = connection
         self._plain = bytearray(65536)
         self._view = memoryview(self._plain)
-        # octets of one stream, in order, that were not handed on yet
-        self._stream_id = -1
-        self._kind = 0
-        self._start = self._stop = 0
-        self._pieces: list[memoryview] = []
-        # numbers of packets, in order, that were not noted yet
-        self._first_number = self._next_number = 0
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
-        """Take datagrams that came from the connection's own path, one after another."""
+        """Take datagrams that came from the connection's own path, one after another.
+
+        Octets of one stream that follow each other are handed on at once, and numbers of packets
+        that do are noted at once; both as soon as aioquic's code is to see them.
+        """
         connection = self._connection
-        address = connection._network_paths[0].addr
         crypto = connection._cryptos[Epoch.ONE_RTT].recv
         space = connection._spaces[Epoch.ONE_RTT]
         aead, protection, connection_id = crypto.aead, crypto.hp, connection.host_cid
@@ -60,7 +56,7 @@ class BulkReader:
         total = len(datagrams)
         starts = range(0, total, segment_octets)
         if total - starts[-1] < sample_stop:  # no packet, or the rest of a batch is none
-            connection.receive_datagram(bytes(datagrams[starts[-1] :]), address, now)
+            self._leave_to_aioquic(datagrams[starts[-1] :], now)
             starts = starts[:-1]
             if not starts or connection.is_over:
                 return
@@ -69,142 +65,148 @@ class BulkReader:
         )
         plain, view = self._plain, self._view
         received = space.received_packets
-        expected = space.expected_packet_number
-        self._first_number = self._next_number = expected
+        expected = first_number = next_number = space.expected_packet_number
+        first = -1
+        header_start = b""
+        kind, stream_id, offset, next_offset = 0, -1, 0, -1
+        pieces: list[memoryview] = []
         elicits = is_opened = False
-        spin = 0
-        mask_at = written = 0
+        written = 0
+        mask_at = -16
         for at in starts:
-            first = datagrams[at] ^ (masks[mask_at] & 0x1F)
-            number_octets = (first & 3) + 1
+            mask_at += 16
             end = at + segment_octets
             if end > total:
                 end = total
-            if number_octets == 2:
-                truncated = ((datagrams[at + number_at] ^ masks[mask_at + 1]) << 8) | (
-                    datagrams[at + number_at + 1] ^ masks[mask_at + 2]
-                )
-            else:
-                truncated = int.from_bytes(
-                    datagrams[at + number_at : at + number_at + number_octets], "big"
-                ) ^ int.from_bytes(masks[mask_at + 1 : mask_at + 1 + number_octets], "big")
-            mask_at += 16
-            # the number nearest to the one expected (RFC 9000 A.3)
-            window = 1 << (8 * number_octets)
-            lowest = expected - (window >> 1) + 1
-            if lowest < 0:
-                lowest = 0
-            number = lowest + ((truncated - lowest) & (window - 1))
-            body_at = at + number_at + number_octets
-            size = end - body_at - TAG_OCTETS
-            is_ours = first & 0xD8 == 0x40 and size > 0
+            if first != datagrams[at] ^ (masks[mask_at] & 0x1F):
+                first = datagrams[at] ^ (masks[mask_at] & 0x1F)
+                header_start = bytes((first,)) + connection_id
+                number_octets = (first & 3) + 1
+                body_at = number_at + number_octets
+                window = 1 << (8 * number_octets)
+            size = end - at - body_at - TAG_OCTETS
+            is_ours = first & _FIXED_BITS == _FIXED and size > 0
             if is_ours:
+                if number_octets == 2:
+                    truncated = ((datagrams[at + number_at] ^ masks[mask_at + 1]) << 8) | (
+                        datagrams[at + number_at + 1] ^ masks[mask_at + 2]
+                    )
+                else:
+                    truncated = int.from_bytes(
+                        datagrams[at + number_at : at + body_at], "big"
+                    ) ^ int.from_bytes(masks[mask_at + 1 : mask_at + 1 + number_octets], "big")
+                # the number nearest to the one expected (RFC 9000 A.3)
+                number = expected + ((truncated - expected) & (window - 1))
+                if number > expected + (window >> 1) and number >= window:
+                    number -= window
                 if number < expected:
-                    self._note_numbers(space, now)
+                    self._note_numbers(space, first_number, next_number, now)
+                    first_number = next_number
                     if number in received:
                         continue
                 try:
                     open_into(
                         (iv ^ number).to_bytes(12, "big"),
-                        datagrams[body_at:end],
-                        b"%c%b%b"
-                        % (first, connection_id, truncated.to_bytes(number_octets, "big")),
+                        datagrams[at + body_at : end],
+                        header_start + truncated.to_bytes(number_octets, "big"),
                         view[written : written + size],
                     )
                 except InvalidTag:
                     is_ours = False
             if not is_ours:
-                self._flush(space, now)
-                connection.receive_datagram(bytes(datagrams[at:end]), address, now)
+                self._note_numbers(space, first_number, next_number, now)
+                if pieces and not self._hand_on(kind, stream_id, offset, pieces):
+                    return
+                pieces, next_offset = [], -1
+                self._leave_to_aioquic(datagrams[at:end], now)
                 if connection.is_over or connection._close_pending:
                     return
-                expected = max(expected, space.expected_packet_number)
-                self._first_number = self._next_number = expected
+                expected = first_number = next_number = space.expected_packet_number
                 continue
             is_opened = True
-            if number != self._next_number:
-                self._note_numbers(space, now)
-                self._first_number = number
-            self._next_number = number + 1
+            if number != next_number:
+                self._note_numbers(space, first_number, next_number, now)
+                first_number = number
+            next_number = number + 1
             if number >= expected:
-                expected = number + 1
-                spin = first & _SPIN_BIT
+                expected = next_number
+
             stop = written + size
-            kind = plain[written]
-            if 0x08 <= kind <= 0x0F:
+            if 0x08 <= plain[written] <= 0x0F:
+                frame_type = plain[written]
                 p = written + 1
-                stream_id = plain[p]
-                if stream_id < 0x40:
+                frame_id = plain[p]
+                if frame_id < 0x40:
                     p += 1
                 else:
-                    octets = 1 << (stream_id >> 6)
-                    stream_id = int.from_bytes(view[p : p + octets], "big") & _VARINT_MASKS[octets]
+                    octets = 1 << (frame_id >> 6)
+                    frame_id = int.from_bytes(view[p : p + octets], "big") & _VARINT[octets]
                     p += octets
-                offset = 0
-                if kind & 4:
+                frame_offset = 0
+                if frame_type & 4:
                     octets = 1 << (plain[p] >> 6)
-                    offset = int.from_bytes(view[p : p + octets], "big") & _VARINT_MASKS[octets]
+                    frame_offset = int.from_bytes(view[p : p + octets], "big") & _VARINT[octets]
                     p += octets
                 is_whole = p <= stop
-                if kind & 2 and p < stop:
+                if frame_type & 2 and p < stop:
                     octets = 1 << (plain[p] >> 6)
-                    length = int.from_bytes(view[p : p + octets], "big") & _VARINT_MASKS[octets]
                     p += octets
+                    length = int.from_bytes(view[p - octets : p], "big") & _VARINT[octets]
                     is_whole = p + length == stop
                 if is_whole:
                     elicits = True
-                    if stream_id != self._stream_id or offset != self._stop or self._kind & 1:
-                        if not self._hand_on():
+                    if frame_offset != next_offset or frame_id != stream_id or kind & 1:
+                        if pieces and not self._hand_on(kind, stream_id, offset, pieces):
                             return
-                        self._stream_id, self._start = stream_id, offset
-                    self._kind = kind
-                    self._pieces.append(view[p:stop])
-                    self._stop = offset + stop - p
+                        pieces, stream_id, offset = [], frame_id, frame_offset
+                    kind = frame_type
+                    pieces.append(view[p:stop])
+                    next_offset = frame_offset + stop - p
                     written = stop
                     continue
-            if not self._hand_on():
+            if pieces and not self._hand_on(kind, stream_id, offset, pieces):
                 return
-            context = QuicReceiveContext(
-                epoch=Epoch.ONE_RTT,
-                host_cid=connection_id,
-                network_path=connection._network_paths[0],
-                quic_logger_frames=None,
-                time=now,
-                version=connection._version,
-            )
-            try:
-                is_eliciting, _ = connection._payload_received(context, bytes(view[written:stop]))
-            except QuicConnectionError as error:
-                self._fail(error)
+            pieces, next_offset = [], -1
+            is_eliciting = self._read_frames(bytes(view[written:stop]), now)
+            if is_eliciting is None:
                 return
             elicits = elicits or is_eliciting
-            if connection._state in END_STATES or connection._close_pending:
-                return
-        self._flush(space, now)
-        if not is_opened or connection.is_over:
+        self._note_numbers(space, first_number, next_number, now)
+        if pieces and not self._hand_on(kind, stream_id, offset, pieces):
             return
-        connection._network_paths[0].bytes_received += total
-        if elicits and space.ack_at is None:
-            space.ack_at = now + connection._ack_delay
-        connection._close_at = now + connection._idle_timeout()
-        connection._ack_eliciting_sent_since_receipt = False
-        if expected - 1 > connection._spin_highest_pn:
-            connection._spin_highest_pn = expected - 1
-            connection._spin_bit = bool(spin) != connection._is_client
+        if is_opened and not connection.is_over:
+            self._note_batch(space, total, first & _SPIN_BIT, elicits, now)
 
-    def _flush(self, space: QuicPacketSpace, now: float) -> None:
-        self._note_numbers(space, now)
-        self._hand_on()
+    def _leave_to_aioquic(self, datagram: memoryview, now: float) -> None:
+        connection = self._connection
+        connection.receive_datagram(bytes(datagram), connection._network_paths[0].addr, now)
 
-    def _hand_on(self) -> bool:
+    def _read_frames(self, payload: bytes, now: float) -> bool | None:
+        """Have aioquic read a packet's frames.
+
+        Returns whether they want an acknowledgement; None: they ended the connection.
+        """
+        connection = self._connection
+        context = QuicReceiveContext(
+            epoch=Epoch.ONE_RTT,
+            host_cid=connection.host_cid,
+            network_path=connection._network_paths[0],
+            quic_logger_frames=None,
+            time=now,
+            version=connection._version,
+        )
+        try:
+            is_eliciting, _ = connection._payload_received(context, payload)
+        except QuicConnectionError as error:
+            self._fail(error)
+            return None
+        return None if connection.is_over or connection._close_pending else is_eliciting
+
+    def _hand_on(self, kind: int, stream_id: int, offset: int, pieces: list[memoryview]) -> bool:
         """Hand on what was read of a stream; False: that ended the connection."""
-        pieces, self._pieces = self._pieces, []
-        stream_id, self._stream_id = self._stream_id, -1
-        if stream_id < 0:
-            return True
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
-            self._connection.place(self._kind, stream_id, self._start, data, bool(self._kind & 1))
+            self._connection.place(kind, stream_id, offset, data, bool(kind & 1))
         except QuicConnectionError as error:
             self._fail(error)
             return False
@@ -217,10 +219,8 @@ class BulkReader:
             reason_phrase=error.reason_phrase,
         )
 
-    def _note_numbers(self, space: QuicPacketSpace, now: float) -> None:
+    def _note_numbers(self, space: QuicPacketSpace, first: int, stop: int, now: float) -> None:
         """Note that packets have come, as aioquic does for each."""
-        first, stop = self._first_number, self._next_number
-        self._first_number = stop
         if first == stop:
             return
         if stop > space.expected_packet_number:
@@ -232,6 +232,20 @@ class BulkReader:
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
         add_numbers(space.received_packets, first, stop)
+
+    def _note_batch(
+        self, space: QuicPacketSpace, octets: int, spin: int, elicits: bool, now: float
+    ) -> None:
+        """What aioquic does after each packet, for a batch of them."""
+        connection = self._connection
+        connection._network_paths[0].bytes_received += octets
+        if elicits and space.ack_at is None:
+            space.ack_at = now + connection._ack_delay
+        connection._close_at = now + connection._idle_timeout()
+        connection._ack_eliciting_sent_since_receipt = False
+        if space.largest_received_packet > connection._spin_highest_pn:
+            connection._spin_highest_pn = space.largest_received_packet
+            connection._spin_bit = bool(spin) != connection._is_client
 
 
 def add_numbers(window: QuicPacketNumberWindow, first: int, stop: int) -> None:

@@ -191,16 +191,23 @@ class BulkWriter:
         number_at = len(start_of_header)
         header_octets = number_at + number_octets
 
-        frame = varint(sender.stream_id)
+        id_octets = varint(sender.stream_id)
         offset_octets, offset_mark = (4, 0x80000000) if run.stop < 1 << 30 else (8, 0xC << 60)
-        frame_octets = 1 + len(frame) + offset_octets
-        kind, last_kind = bytes((_STREAM_OFF,)) + frame, bytes((_STREAM_OFF | _FIN,)) + frame
+        frame_octets = 1 + len(id_octets) + offset_octets
+        kind, last_kind = (
+            bytes((_STREAM_OFF,)) + id_octets,
+            bytes((_STREAM_OFF | _FIN,)) + id_octets,
+        )
         payload_octets = datagram_octets - header_octets - frame_octets - TAG_OCTETS
         start = run.start
         stop = min(run.stop, start + datagrams * payload_octets)
-        pieces = sender.slices(start, stop) if stop > start else [b""]
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        payloads = memoryview(data)
+        pieces = sender.slices(start, stop) if stop > start else []
+        if len(pieces) == 1:
+            payloads = memoryview(pieces[0])
+        elif stop - start > payload_octets:
+            payloads = memoryview(b"".join(pieces))
+        else:
+            payloads = None  # one packet, of several pieces
 
         buffer, view = self._buffer, self._view
         sent = space.sent_packets
@@ -211,16 +218,17 @@ class BulkWriter:
         first_number = number
         at = 0
         while True:
-            end = min(start + payload_octets, stop)
+            end = start + payload_octets
+            if end > stop:
+                end = stop
             fin = run.fin and end == run.stop
             header = start_of_header + (number & number_mask).to_bytes(number_octets, "big")
-            plain = b"".join(
-                (
-                    last_kind if fin else kind,
-                    (start | offset_mark).to_bytes(offset_octets, "big"),
-                    payloads[start - run.start : end - run.start],
-                )
-            )
+            frame = last_kind if fin else kind
+            offset = (start | offset_mark).to_bytes(offset_octets, "big")
+            if payloads is None:
+                plain = b"".join((frame, offset, *pieces))
+            else:
+                plain = b"".join((frame, offset, payloads[start - run.start : end - run.start]))
             body_at = at + header_octets
             buffer[at:body_at] = header
             packet_end = body_at + len(plain) + TAG_OCTETS
@@ -240,8 +248,12 @@ class BulkWriter:
         mask_at = 0
         for head in heads:
             buffer[head] ^= masks[mask_at] & 0x1F
-            for i in range(number_octets):
-                buffer[head + number_at + i] ^= masks[mask_at + 1 + i]
+            head += number_at
+            buffer[head] ^= masks[mask_at + 1]
+            buffer[head + 1] ^= masks[mask_at + 2]
+            if number_octets == 4:
+                buffer[head + 2] ^= masks[mask_at + 3]
+                buffer[head + 3] ^= masks[mask_at + 4]
             mask_at += SAMPLE_OCTETS
 
         if run.is_new:
