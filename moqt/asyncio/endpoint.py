@@ -277,7 +277,7 @@ class _OneByOne(asyncio.DatagramProtocol):
             self._endpoint.report(exc, self._endpoint.remote)
 
 
-_NO_FRAGMENTS: dict[str, tuple[tuple[int, int, int], ...]] = {
+NO_FRAGMENTS: dict[str, tuple[tuple[int, int, int], ...]] = {
     # IP_MTU_DISCOVER and IPV6_MTU_DISCOVER = PROBE: set DF, don't cache what ICMP claims
     "linux": ((socket.IPPROTO_IP, 10, 3), (socket.IPPROTO_IPV6, 23, 3)),
     # IP_DONTFRAG and IPV6_DONTFRAG
@@ -327,7 +327,7 @@ def udp_socket(family: int, buffer_octets: int) -> socket.socket:
     datagrams stay whole."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.setblocking(False)
-    for level, option, value in _NO_FRAGMENTS.get(sys.platform, ()):
+    for level, option, value in NO_FRAGMENTS.get(sys.platform, ()):
         try:
             sock.setsockopt(level, option, value)
         except OSError:  # the other family's, on a socket that isn't dual-stack

@@ -36,7 +36,8 @@ class ConnectionInfo:
     matched. `ready_at`: when the QUIC handshake was done, by `time.monotonic`. That, `alpn`,
     `quic_version` and `cipher_suite` are None before they are known; `certificate` is the server's,
     None at a server. `peer_parameters`: the numbers and claims of the peer's transport parameters
-    by name (RFC 9000 18.2); what it left out is left out.
+    by name (RFC 9000 18.2); what it left out is left out. `datagram_octets`: the UDP payload that
+    the path is known to carry by now, 1200 at first.
     """
 
     connection_id: bytes
@@ -46,6 +47,7 @@ class ConnectionInfo:
     cipher_suite: str | None
     certificate: CertificateFacts | None
     peer_parameters: Mapping[str, int]
+    datagram_octets: int
 
 
 def connection_info(driver: Driver) -> ConnectionInfo:
@@ -65,4 +67,5 @@ def connection_info(driver: Driver) -> ConnectionInfo:
         cipher_suite=None if schedule is None else schedule.cipher_suite.name,
         certificate=None if certificate is None else certificate_facts(certificate),
         peer_parameters={name: value for name, value in numbers.items() if isinstance(value, int)},
+        datagram_octets=connection.datagram_size,
     )

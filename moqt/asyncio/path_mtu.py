@@ -5,10 +5,11 @@ became of it. Sizes are octets of UDP payload, times seconds of one monotonic cl
 
 - It begins with 1200, which the handshake has confirmed, and searches up to `limit`. Only a probe
   that was acknowledged raises `size`.
-- Two probes are out at once, the largest and the smallest plateau left: the one finds what a
-  network of jumbo frames or loopback carries, the other what the Internet does, each in one round
-  trip. A socket that refuses a probe (EMSGSIZE) answers at once, so the search comes down to the
-  interface's own size in no time. Between two plateaus it bisects, until the rest is not worth it.
+- The first two probes are out at once, of the largest and of the smallest plateau: the one finds
+  what loopback and networks of jumbo frames carry, the other what the Internet does, in one round
+  trip. A socket that refuses a probe (EMSGSIZE) answers at once, so the largest is soon one that
+  its interface takes. Is that lost, the search goes up from plateau to plateau; between the last
+  two it bisects, until the rest is not worth it.
 - A size is given up after `MAX_PROBES` lost probes in a row (RFC 8899 5.1.2). The search is
   repeated after `RAISE_S`.
 - Black holes (RFC 8899 4.3): when many large packets were lost, or timeouts follow each other,
@@ -140,7 +141,8 @@ class PathMtu:
         if ceiling == self._limit and ceiling not in plateaus:
             plateaus.append(ceiling)
         if plateaus:
-            return plateaus[-1], plateaus[0]
+            top, bottom = plateaus[-1], plateaus[0]
+            return (bottom,) if top in self._losses else (top, bottom)
         return ((size + ceiling + 1) // 2,)
 
     def on_acked(self, probe: Probe) -> None:
