@@ -441,6 +441,7 @@ class Driver:
             self._pump_handle = None
         self._hand_out_events()
         self.connection.end_trace()
+        self.connection.let_go()
         for waiter in self._finished_waiters:
             if not waiter.done():
                 waiter.set_result(None)

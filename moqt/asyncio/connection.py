@@ -283,6 +283,9 @@ class HeldConnection(QuicConnection):
         stream.sender.write(data, end_stream=fin)  # type: ignore[arg-type]
         self._written_octets += len(data)
 
+    def let_go(self) -> None:
+        """It's over: refer to nothing that was written any more."""
+
     def is_acknowledged(self, stream_id: int) -> bool:
         """Whether the peer has acknowledged a stream's octets and FIN; True when it is gone."""
         stream = self._streams.get(stream_id)

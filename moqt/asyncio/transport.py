@@ -1,7 +1,7 @@
 """`moqt.session.transport.Transport` over aioquic.
 
-Stock aioquic keeps its own copy of what is written until it is acknowledged, so references to the
-caller's buffers end with `write`.
+The bulk path refers to the caller's buffers until they are acknowledged; aioquic's own path copies
+them, so references end with `write`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class QuicTransport:
         return self._connection.stream_credit(stream_id)
 
     def write(self, stream_id: int, buffers: Sequence[memoryview | bytes], fin: bool) -> None:
-        """Copy `buffers` to the stream's end."""
+        """Put `buffers` at the stream's end; they must not change any more."""
         self._connection.append(stream_id, buffers, fin)
         self._wake()
 

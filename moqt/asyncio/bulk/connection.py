@@ -100,6 +100,12 @@ class BulkConnection(HeldConnection):
         elif can_write(stream):
             self._written_octets += stream.sender.append(buffers, fin)
 
+    def let_go(self) -> None:
+        """It's over: refer to nothing that was written any more."""
+        for stream in self._streams.values():
+            if isinstance(stream.sender, ReferencingSender):
+                stream.sender.let_go()
+
     def on_sendable(self, sender: ReferencingSender, *, is_urgent: bool) -> None:
         """A sender has something to send."""
         self._writer.add(sender, is_urgent=is_urgent)

@@ -120,9 +120,10 @@ class ReferencingSender(QuicStreamSender):
         """Give up, and let go of everything."""
         super().reset(error_code)
         if self._reset_error_code is not None:
-            self._let_go()
+            self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Refer to nothing any more: nothing is sent any more."""
         self._chunks.clear()
         self._lost = RangeSet()
         self._early_acked.clear()
