@@ -77,6 +77,42 @@ def test_octets_go_to_the_place_across_the_borders_of_its_buffers() -> None:
     assert (reader.current, reader.current_place) == (None, None)
 
 
+@pytest.mark.parametrize("is_placed", [True, False])
+@pytest.mark.parametrize("run", [1, 2, 5, 7, 11, 1000])
+def test_a_run_with_whole_objects_gives_what_its_pieces_give(run: int, is_placed: bool) -> None:
+    """An Object that lies whole in one run is copied apart from those that are cut."""
+    sizes = (6, 0, 9, 1, 300, 7)
+    writer = SubgroupWriter(HEAD)
+    stream, payloads = bytearray(), []
+    for object_id, size in enumerate(sizes):
+        payloads.append(bytes((object_id + at) % 256 for at in range(size)))
+        stream += writer.encode(header(object_id, size)) + payloads[-1]
+    places: list[Buffers] = []
+
+    def place(of: ObjectHeader) -> Buffers | None:
+        if not is_placed:
+            return None
+        first = of.payload_length // 3
+        parts = (first, 0, of.payload_length - first)
+        places.append(Buffers(tuple(memoryview(bytearray(part)) for part in parts)))
+        return places[-1]
+
+    reader = SubgroupReader(HEAD, start=0, place=place, max_object_octets=1000)
+    items: list[StreamItem] = []
+    for at in range(0, len(stream), run):
+        items += reader.receive(at, stream[at : at + run], at + run >= len(stream))
+    assert items.pop() == StreamFinished(Location(12, len(sizes) - 1))
+    objects = [item for item in items if isinstance(item, ObjectRead)]
+    assert [item.header for item in objects] == [header(i, size) for i, size in enumerate(sizes)]
+    assert [item.place for item in objects if item.header.payload_length] == (
+        places if is_placed else [None] * 5
+    )
+    found = [item.payload or b"".join(item.place.buffers if item.place else ()) for item in objects]
+    assert [bytes(one) for one in found] == payloads
+    assert reader.octets_pending == 0
+    assert reader.next_offset == len(stream)
+
+
 def test_octets_ahead_in_the_payload_are_placed_at_once_and_those_behind_it_wait() -> None:
     memory = memoryview(bytearray(4))
     places = iter([Buffers((memory,)), None])
