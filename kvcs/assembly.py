@@ -25,14 +25,10 @@ from kvcs.errors import (
     RejectReason,
     TensorMismatch,
 )
-from kvcs.kvsp.codecs import RAW
 from kvcs.kvsp.shapes import Component
 from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import DIGEST_OCTETS
-from kvcs.payload import (
-    HEADER_OCTETS,
-    parse_header,
-)
+from kvcs.payload import HEADER_OCTETS, parse_header
 from kvcs.wanted import Lease, ObjectState, TrackState, Verification, WantedTrack
 from moqt.codes import ObjectStatus
 
@@ -45,6 +41,12 @@ if TYPE_CHECKING:
     from moqt.types import ObjectHeader
 
 __all__ = ["Assembly", "Lease", "Outcome", "UsableLayer", "Verification", "WantedTrack"]
+
+# Looked up for each Object; members of an enum take longer.
+_ABSENT = int(ObjectState.ABSENT)
+_LEASED = int(ObjectState.LEASED)
+_CHECKING = int(ObjectState.CHECKING)
+_VERIFIED = int(ObjectState.VERIFIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Outcome(Enum):
     DUPLICATE = "verified before"
     DISCARDED = "not asked for"
     REJECTED = "failed a check"
+    UNCHECKED = "was not verified any more"
     STATUS = "said that there is no content"
 
 
@@ -105,7 +108,10 @@ class Assembly(Coverage):
 
     def add_track(self, wanted: WantedTrack) -> int:
         """Add a wanted track and return its number. Tracks of a segment cover its span together."""
-        self._tracks.append(TrackState(wanted, self._descriptor, self.layers))
+        state = TrackState(wanted, self._descriptor, self.layers)
+        for at, size in enumerate(state.sizes):
+            self._pending[at] += size
+        self._tracks.append(state)
         return len(self._tracks) - 1
 
     def cover(self, span: SegmentSpan) -> None:
@@ -144,7 +150,7 @@ class Assembly(Coverage):
                     f"lists another digest for block {block} (KVCS 3.6)"
                 )
             state.states[at][block] = ObjectState.ABSENT
-            state.pending[at] += 1
+            self._count(state, at, 1)
             self.stats.objects -= 1
             self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
             rejected.append(block)
@@ -158,20 +164,19 @@ class Assembly(Coverage):
         None for what is not wanted, not raw, of another size, verified, or leased already.
         """
         state = self._tracks[track]
-        at = header.group_id - self.layers.start
-        block = header.object_id
+        layer, block = header.group_id, header.object_id
+        at = layer - self._first
         if (
             not 0 <= at < len(state.states)
             or block >= len(state.states[at])
-            or state.states[at][block] != ObjectState.ABSENT
-            or state.wanted.codec is not RAW
-            or header.payload_length != HEADER_OCTETS + state.raw_octets[at]
+            or state.states[at][block]  # ABSENT is 0
+            or header.payload_length != state.placed_octets[at]
         ):
             return None
-        runs = self._runs(state, header.group_id, block)
+        runs = self._runs(state, at, block)
         if runs is None:
             return None
-        return self._let(track, header.group_id, block, holder, runs)
+        return self._let(state, track, at, block, holder, runs)
 
     def scratch(self, track: int, header: ObjectHeader) -> memoryview | None:
         """Return memory for an Object that is not wanted or verified already; its content is void.
@@ -179,7 +184,7 @@ class Assembly(Coverage):
         One memory for all of them. None: the Object is wanted, or too long to be one of ours.
         """
         state = self._tracks[track]
-        at = header.group_id - self.layers.start
+        at = header.group_id - self._first
         if 0 <= at < len(state.states) and header.object_id < len(state.states[at]):
             if state.states[at][header.object_id] < ObjectState.VERIFIED:
                 return None
@@ -223,24 +228,25 @@ class Assembly(Coverage):
         """
         state = self._tracks[track]
         layer, block = header.group_id, header.object_id
-        at = layer - self.layers.start
         if header.status is not ObjectStatus.NORMAL:
             self._note_status(state, header)
             return Outcome.STATUS
         self.stats.objects_received += 1
         try:
-            state.expected.check_location(layer, block)
-            if not 0 <= at < len(state.states) or block not in state.wanted:
-                self.stats.discarded += 1
-                return Outcome.DISCARDED
-            if block >= len(state.states[at]):
-                raise ObjectRejected(
-                    RejectReason.COMPONENT,
-                    f"layer {layer} has no {state.wanted.name.component.text} tensor",
-                )
-            if lease is None and state.states[at][block] == ObjectState.VERIFIED:
-                self.stats.duplicates += 1
-                return Outcome.DUPLICATE
+            at = layer - self._first
+            if lease is None:  # else it is wanted
+                state.expected.check_location(layer, block)
+                if not 0 <= at < len(state.states) or block not in state.wanted:
+                    self.stats.discarded += 1
+                    return Outcome.DISCARDED
+                if block >= len(state.states[at]):
+                    raise ObjectRejected(
+                        RejectReason.COMPONENT,
+                        f"layer {layer} has no {state.wanted.name.component.text} tensor",
+                    )
+                if state.states[at][block] == ObjectState.VERIFIED:
+                    self.stats.duplicates += 1
+                    return Outcome.DUPLICATE
             return self._verification(state, track, header, lease, payload)
         except ObjectRejected as error:
             if lease is not None:
@@ -251,32 +257,43 @@ class Assembly(Coverage):
             return Outcome.REJECTED
 
     def finish(self, verification: Verification) -> Outcome:
-        """Take the result of a `Verification` that was run."""
+        """Take the result of a `Verification`; one that was not run gives its place back."""
         track, layer, block = verification.where
         state = self._tracks[track]
-        key = (layer, block)
-        at = layer - self.layers.start
+        at = layer - self._first
         self.stats.buffered_octets -= HEADER_OCTETS + verification.octets
         lease = verification.lease
         if lease is not None:
             self._end_lease(state, lease)
-        reason = None if verification.error is None else verification.error.reason
-        if reason is None and state.is_listed_otherwise(at, block, verification.header.data_digest):
-            reason = RejectReason.MANIFEST_DIGEST
-        if reason is not None:
-            self._reject(state, layer, block, reason)
-            if lease is not None:
-                self._use_spare(state, key)
-            return Outcome.REJECTED
+        if not verification.is_verified:
+            return self._fail(state, layer, block, verification)
+        if state.is_listed_otherwise(at, block, verification.digest):
+            return self._fail(state, layer, block, verification, RejectReason.MANIFEST_DIGEST)
         current = state.states[at][block]
+        if current == _ABSENT:
+            self._accept(state, layer, block, verification)
+            return Outcome.VERIFIED
         if current == ObjectState.VERIFIED:
             self.stats.duplicates += 1
             return Outcome.DUPLICATE
-        if current == ObjectState.LEASED:
-            state.spares[key] = verification
-            return Outcome.SPARE
-        self._accept(state, layer, block, verification)
-        return Outcome.VERIFIED
+        state.spares[layer, block] = verification
+        return Outcome.SPARE
+
+    def _fail(
+        self,
+        state: TrackState,
+        layer: int,
+        block: int,
+        verification: Verification,
+        reason: RejectReason | None = None,
+    ) -> Outcome:
+        if reason is None and verification.error is not None:
+            reason = verification.error.reason
+        if reason is not None:
+            self._reject(state, layer, block, reason)
+        if verification.lease is not None:
+            self._use_spare(state, (layer, block))
+        return Outcome.UNCHECKED if reason is None else Outcome.REJECTED
 
     def recomputed(
         self, missing: MissingObject, k: AnyArray | None, v: AnyArray | None = None
@@ -309,7 +326,7 @@ class Assembly(Coverage):
         self._write(state, missing.layer, missing.block, tuple(sections))
         state.recomputed[at].add(missing.block)
         state.states[at][missing.block] = ObjectState.VERIFIED
-        state.pending[at] -= 1
+        self._count(state, at, -1)
         state.reasons.pop((missing.layer, missing.block), None)
         self.stats.recomputed += 1
         return True
@@ -340,6 +357,8 @@ class Assembly(Coverage):
     def _hand_over(self, layer: int) -> UsableLayer:
         k, v = self._destinations.arrays(layer)
         self._destinations.drop(layer)
+        for state in self._tracks:
+            state.memory[layer - self._first] = None
         self.stats.layers += 1
         return UsableLayer(layer, k, v)
 
@@ -360,23 +379,27 @@ class Assembly(Coverage):
 
     def _let(
         self,
+        state: TrackState,
         track: int,
-        layer: int,
+        at: int,
         block: int,
         holder: object,
         runs: tuple[memoryview, ...] | None,
     ) -> Lease:
-        state = self._tracks[track]
-        lease = Lease(track, layer, block, holder, bytearray(HEADER_OCTETS), runs)
+        layer = self._first + at
+        lease = Lease(track, layer, block, holder, runs=runs)
         state.leases[layer, block] = lease
-        state.states[layer - self.layers.start][block] = ObjectState.LEASED
+        state.states[at][block] = _LEASED
         return lease
 
     def _end_lease(self, state: TrackState, lease: Lease) -> None:
         key = (lease.layer, lease.block)
         if state.leases.get(key) is lease:
             del state.leases[key]
-            state.states[lease.layer - self.layers.start][lease.block] = ObjectState.ABSENT
+            states = state.states[lease.layer - self._first]
+            if states[lease.block] == _CHECKING:
+                state.checking -= 1
+            states[lease.block] = _ABSENT
 
     def _verification(
         self,
@@ -387,28 +410,30 @@ class Assembly(Coverage):
         payload: memoryview | None,
     ) -> Verification:
         layer, block = header.group_id, header.object_id
-        at = layer - self.layers.start
+        at = layer - self._first
         is_placed = lease is not None
         if lease is not None:
-            head: bytearray | memoryview = lease.head
-            data = lease.runs or ()
+            head, *_ = data = lease.buffers
+            data = data[1:]
         else:
             head = memoryview(b"") if payload is None else payload
-            data = (head[HEADER_OCTETS:],) if isinstance(head, memoryview) else ()
+            data = (head[HEADER_OCTETS:],)
         parsed = parse_header(head)
         state.expected.check_header(
             parsed, group_id=layer, object_id=block, payload_octets=header.payload_length
         )
-        try:
-            state.wanted.codec.check_data_octets(parsed.data_length, state.shapes[at])
-        except CodecError as error:
-            raise ObjectRejected(error.reason, str(error)) from error
-        if lease is None and state.states[at][block] == ObjectState.ABSENT:
-            lease = self._let(track, layer, block, None, self._runs(state, layer, block))
+        if lease is None:
+            try:
+                state.wanted.codec.check_data_octets(parsed.data_length, state.shapes[at])
+            except CodecError as error:
+                raise ObjectRejected(error.reason, str(error)) from error
+            if state.states[at][block] == _ABSENT:
+                runs = self._runs(state, at, block)
+                lease = self._let(state, track, at, block, None, runs)
         verification = Verification(
-            where=(track, layer, block),
-            header=parsed,
-            data=data,
+            (track, layer, block),
+            parsed,
+            data,
             lease=lease,
             is_placed=is_placed,
             codec=state.wanted.codec,
@@ -416,6 +441,9 @@ class Assembly(Coverage):
         )
         if lease is not None:
             lease.holder = verification  # whoever received it may go now
+            if state.states[at][block] == _LEASED:
+                state.states[at][block] = _CHECKING
+                state.checking += 1
         self.stats.buffered_octets += HEADER_OCTETS + verification.octets
         return verification
 
@@ -425,9 +453,9 @@ class Assembly(Coverage):
         at = layer - self.layers.start
         if not verification.is_placed:
             self._write(state, layer, block, verification.raw)
-        state.digests[at][state.digest_octets(block)] = verification.header.data_digest
-        state.states[at][block] = ObjectState.VERIFIED
-        state.pending[at] -= 1
+        state.digests[at][state.digest_octets(block)] = verification.digest
+        state.states[at][block] = _VERIFIED
+        self._count(state, at, -1)
         if state.reasons:
             state.reasons.pop((layer, block), None)
         if state.spares:
@@ -441,7 +469,7 @@ class Assembly(Coverage):
             return
         layer, block = key
         if state.is_listed_otherwise(
-            layer - self.layers.start, block, spare.header.data_digest
+            layer - self.layers.start, block, spare.digest
         ):  # listed since it was checked
             self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
         else:
@@ -462,10 +490,20 @@ class Assembly(Coverage):
             if state.states[at][block] == ObjectState.ABSENT:
                 state.reasons.setdefault((header.group_id, block), RejectReason.STATUS)
 
-    def _runs(self, state: TrackState, layer: int, block: int) -> tuple[memoryview, ...] | None:
-        parts = state.parts[layer - self.layers.start]
-        tokens = self._descriptor.block_tokens
-        return self._destinations.runs(layer, parts, state.first_token(block), tokens)
+    def _runs(self, state: TrackState, at: int, block: int) -> tuple[memoryview, ...] | None:
+        """Return the memory of a block in its arrays; None: strides leave no runs."""
+        memory = state.memory[at]
+        if memory is None:
+            memory = state.memory[at] = self._destinations.memory(
+                self._first + at,
+                state.shapes[at],
+                first_token=state.first_token(0),
+                blocks=state.wanted.blocks,
+            )
+        if memory.views:
+            return memory.block(block)
+        first_token = state.first_token(block)
+        return self._destinations.runs(self._first + at, state.shapes[at], first_token)
 
     def _write(
         self, state: TrackState, layer: int, block: int, raw: tuple[memoryview, ...]

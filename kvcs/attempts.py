@@ -131,7 +131,7 @@ class Attempts:
             for layer in layers:
                 for holder in self._assembly.holders(track, layer):
                     if isinstance(holder, TrackSink):
-                        await holder.stop()
+                        holder.stop()
         if inspect.iscoroutinefunction(self._recompute):
             found = await self._recompute(missing)
         else:

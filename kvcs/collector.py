@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from kvcs.assembly import Assembly, UsableLayer
 from kvcs.attempts import Attempts
+from kvcs.checks import Checks
 from kvcs.course import Course
 from kvcs.errors import IncompleteRetrieval, KvcsError, PublicationUnusable
 from kvcs.losses import Losses
@@ -88,6 +89,8 @@ class Collector:
         self._config = config
         self._course = Course()
         self._losses = Losses(self.assembly)
+        self._destinations = destinations
+        self._checks = Checks(self.assembly, threads, config, self._course.fail)
         self._supply = Supply(
             first,
             endpoints=endpoints,
@@ -97,7 +100,7 @@ class Collector:
             arrivals=self,
             course=self._course,
             config=config,
-            threads=threads,
+            checks=self._checks,
             striping=striping,
         )
         self._attempts = Attempts(
@@ -144,13 +147,17 @@ class Collector:
     async def run(self) -> None:
         """Collect until everything is usable or given up. Cancelled: everything is ended."""
         try:
+            self._destinations.prepare(self.assembly.layers.start)
             self._supply.start()
             await self._supervise()
+            await self._checks.wait_all()
         except KvcsError as error:
             self._course.failure = error
         finally:
             await self._course.stop()
+            await self._checks.close()
             await self._supply.close()
+            self._destinations.close()
             self._finish()
 
     # Arrivals: what track feeds tell

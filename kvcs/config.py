@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 from kvcs.names import NamespaceForm
 
 __all__ = ["ConsumerConfig", "ProducerConfig"]
 
+KIBI = 1 << 10
 MEBI = 1 << 20
 GIBI = 1 << 30
+
+
+def _spare_thread_octets() -> int:
+    """Return the default of `ConsumerConfig.thread_octets` on this machine."""
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
+    else:
+        processors = os.cpu_count() or 1
+    return 256 * KIBI if processors > 2 else 4 * MEBI
 
 
 def _require(name: str, value: float, low: float) -> None:
@@ -140,11 +151,16 @@ class ConsumerConfig:
     max_redirects: int = 8
     """REDIRECTs that one request follows."""
 
-    thread_octets: int = 1 * MEBI
-    """Data of so many octets or more is hashed and decoded in a worker thread."""
+    thread_octets: int = field(default_factory=_spare_thread_octets)
+    """Data of so many octets or more is hashed and decoded in a worker thread. Default: 256 KiB, or
+    with less than three processors, where hashing beside a loop that receives and a producer gains
+    nothing, 4 MiB, so that the loop is never kept for more than a few milliseconds."""
 
     worker_threads: int = 2
     """Threads that hash and decode."""
+
+    max_queued_checks: int = 256
+    """Objects of one retrieval that wait for a worker thread, in their places; receiving pauses."""
 
     close_timeout_s: float = 5.0
     """How long closing waits for the connection's clean end."""
@@ -166,6 +182,7 @@ class ConsumerConfig:
         ):
             _require(name, getattr(self, name), 0)
         _require("worker_threads", self.worker_threads, 1)
+        _require("max_queued_checks", self.max_queued_checks, 1)
         _require("max_endpoints", self.max_endpoints, 1)
         _require("max_sessions", self.max_sessions, 1)
         if not self.connect_timeout_s > 0:

@@ -34,6 +34,12 @@ class Course:
             self.problems.append(problem)
         _log.info("retrieval: %s", problem)
 
+    def fail(self, error: BaseException) -> None:
+        """End the retrieval by an error that no request can be blamed for."""
+        if isinstance(error, Exception):
+            self.failure = error
+        self.changed.set()
+
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a part of the retrieval; its exception is the retrieval's failure."""
         task = asyncio.create_task(work)
@@ -50,6 +56,6 @@ class Course:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self.failure = error
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
         self.changed.set()

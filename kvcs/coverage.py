@@ -44,7 +44,10 @@ class Coverage:
         self._spans: dict[int, SegmentSpan] = {}
         self._is_covered = False
         self._handed_over: set[int] = set()
+        self._first = first_layer
         self._next = first_layer
+        self._pending = [0] * len(self.layers)
+        """Objects that are not verified, by layer, over all tracks."""
 
     @property
     def front(self) -> int | None:
@@ -87,18 +90,22 @@ class Coverage:
     def is_usable(self, layer: int) -> bool:
         """Whether all Objects of a layer are verified, in all tracks (KVCS 5.4)."""
         at = layer - self.layers.start
-        return self._is_covered and all(
+        return self.has_all_objects(layer) and all(
             state.is_settled(at, require_listed=self._require_listed) for state in self._tracks
         )
 
     def has_all_objects(self, layer: int) -> bool:
         """Whether all Objects of a layer are verified, be they listed or not."""
-        at = layer - self.layers.start
-        return self._is_covered and not any(state.pending[at] for state in self._tracks)
+        return self._is_covered and not self._pending[layer - self._first]
 
     def is_track_complete(self, track: int) -> bool:
         """Whether every wanted Object of a track is verified."""
-        return not any(self._tracks[track].pending)
+        return not self._tracks[track].all_pending
+
+    def is_all_here(self, track: int) -> bool:
+        """Whether every wanted Object of a track is verified or being verified."""
+        state = self._tracks[track]
+        return state.all_pending == state.checking
 
     def incomplete_layers(self, track: int) -> list[int]:
         """Return the layers of which a track has Objects that are not verified."""
@@ -115,6 +122,14 @@ class Coverage:
         """Return the blocks of a layer that are not verified in a track."""
         states = self._tracks[track].states[layer - self.layers.start]
         return [block for block, state in enumerate(states) if state < ObjectState.VERIFIED]
+
+    def lacking_blocks(self, track: int, layer: int) -> list[int]:
+        """Return the blocks of a layer of which no whole Object has come that may be the right one.
+
+        What is being verified is not among them, though it may yet be.
+        """
+        states = self._tracks[track].states[layer - self.layers.start]
+        return [block for block, state in enumerate(states) if state < ObjectState.CHECKING]
 
     def missing(self, layers: Iterable[int] | None = None) -> tuple[MissingObject, ...]:
         """Return every wanted Object that is not verified, by segment, layer, component and block.
@@ -152,7 +167,7 @@ class Coverage:
     def is_untouched(self, track: int) -> bool:
         """Whether no Object of a track is verified."""
         state = self._tracks[track]
-        return state.pending == list(state.sizes)
+        return state.all_pending == sum(state.sizes)
 
     def holders(self, track: int, layer: int, block: int | None = None) -> tuple[object, ...]:
         """Return who holds the place of an Object, or all places of a layer."""
@@ -161,6 +176,12 @@ class Coverage:
             for (at, number), lease in self._tracks[track].leases.items()
             if at == layer and block in (None, number)
         )
+
+    def _count(self, state: TrackState, at: int, change: int) -> None:
+        """Count Objects of a layer that are pending in a track: one verified, or no longer so."""
+        state.pending[at] += change
+        state.all_pending += change
+        self._pending[at] += change
 
     def _gaps(self) -> Iterator[tuple[int, int]]:
         """Yield the wanted blocks that no segment holds: first, and first behind."""

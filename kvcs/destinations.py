@@ -11,8 +11,11 @@ from numpy.lib.array_utils import byte_bounds
 from kvcs.errors import TensorMismatch
 from kvcs.kvsp.shapes import AnyArray, BlockShape, Component, Layout
 from kvcs.kvsp.tensors import LayerTensor
+from kvcs.wanted import LayerMemory
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from kvcs.kvsp.descriptor import Descriptor
 
 __all__ = ["Destinations", "Into", "LayerArrays"]
@@ -29,12 +32,19 @@ MAX_OVERLAP_WORK = 10_000
 are trusted."""
 
 
+PREPARED_LAYERS = 2
+"""Layers that are allocated before their first Object comes."""
+
+PAGE_OCTETS = 4096
+"""The smallest unit in which systems give memory."""
+
+
 class Destinations:
     """The K and V arrays of the layers `first_layer` to `last_layer`, `tokens` tokens of each.
 
     `into`: arrays that the caller owns; each has the descriptor's layout and dtype, and `tokens`
     tokens or more, of which the first `tokens` are written. None: each layer's arrays are allocated
-    when its first Object arrives.
+    when its first Object arrives, or shortly before by `threads`.
     Raises: TensorMismatch for arrays that do not fit, or share memory with each other.
     """
 
@@ -46,11 +56,16 @@ class Destinations:
         last_layer: int,
         tokens: int,
         into: Into | None = None,
+        threads: Executor | None = None,
     ) -> None:
         self.tokens = tokens
         self._descriptor = descriptor
         self._tensors: dict[int, dict[Component, LayerTensor]] = {}
-        self._flat: dict[tuple[int, Component], memoryview | None] = {}
+        self._threads = threads
+        self._is_given = into is not None
+        self._stop_layer = last_layer + 1
+        self._next_prepared = first_layer
+        self._prepared: dict[int, Future[dict[Component, LayerTensor]]] = {}
         if into is None:
             return
         layers = range(first_layer, last_layer + 1)
@@ -76,12 +91,43 @@ class Destinations:
         """Return the array of K or V of a layer; it is allocated now if it was not yet."""
         tensors = self._tensors.get(layer)
         if tensors is None:
-            geometry = self._descriptor.geometry(layer)
-            tensors = self._tensors[layer] = {
-                part: LayerTensor(geometry.empty(part, self.tokens), geometry, part)
-                for part in geometry.parts(Component.KV)
-            }
+            tensors = self._tensors[layer] = self._allocated(layer)
         return tensors[component]
+
+    def prepare(self, layer: int) -> None:
+        """Begin to allocate a layer and the next ones in the background, where that is ours to do.
+
+        The system gives memory when it is first written to, which takes longer than all else that
+        is done to it: a thread does that before Objects come.
+        """
+        if self._threads is None or self._is_given:
+            return
+        for ahead in range(layer, min(layer + PREPARED_LAYERS, self._stop_layer)):
+            if ahead >= self._next_prepared:
+                self._next_prepared = ahead + 1
+                if ahead not in self._tensors:
+                    self._prepared[ahead] = self._threads.submit(self._touched, ahead)
+
+    def _allocated(self, layer: int) -> dict[Component, LayerTensor]:
+        prepared = self._prepared.pop(layer, None)
+        self.prepare(layer + 1)
+        if prepared is None or prepared.cancel():
+            return self._empty(layer)
+        return prepared.result()  # it is at work on it, or done
+
+    def _empty(self, layer: int) -> dict[Component, LayerTensor]:
+        geometry = self._descriptor.geometry(layer)
+        return {
+            part: LayerTensor(geometry.empty(part, self.tokens), geometry, part)
+            for part in geometry.parts(Component.KV)
+        }
+
+    def _touched(self, layer: int) -> dict[Component, LayerTensor]:
+        """Allocate a layer so that the system gives the memory now. Runs in a thread."""
+        tensors = self._empty(layer)
+        for tensor in tensors.values():
+            tensor.array.reshape(-1).view("u1")[::PAGE_OCTETS] = 0
+        return tensors
 
     def arrays(self, layer: int) -> LayerArrays:
         """Return K and V of a layer, exactly `tokens` tokens; views of the caller's arrays."""
@@ -93,25 +139,40 @@ class Destinations:
     def drop(self, layer: int) -> None:
         """Forget a layer's arrays: they were handed over."""
         self._tensors.pop(layer, None)
-        for component in (Component.K, Component.V):
-            self._flat.pop((layer, component), None)
+
+    def close(self) -> None:
+        """Prepare nothing more."""
+        self._stop_layer = 0
+        for prepared in self._prepared.values():
+            prepared.cancel()
+        self._prepared.clear()
+
+    def memory(
+        self, layer: int, shape: BlockShape, *, first_token: int, blocks: int
+    ) -> LayerMemory:
+        """Return the memory of `blocks` blocks from `first_token` on, if blocks follow each other.
+
+        It is the arrays' own, as long as they are not dropped.
+        """
+        views = []
+        for part, octets in zip(shape.geometry.parts(shape.component), shape.sections, strict=True):
+            array = self.tensor(layer, part).array
+            if self._descriptor.layout is not Layout.NHD or not array.flags.c_contiguous:
+                return LayerMemory((), ())
+            start = first_token // shape.tokens * octets
+            views.append(array.reshape(-1).view("u1").data[start : start + blocks * octets])
+        return LayerMemory(tuple(views), shape.sections)
 
     def runs(
-        self, layer: int, parts: tuple[Component, ...], first_token: int, tokens: int
+        self, layer: int, shape: BlockShape, first_token: int
     ) -> tuple[memoryview, ...] | None:
-        """Return the arrays' own memory for a block, K then V as in `parts`, in raw order.
+        """Return the arrays' own memory for one block, K then V, in raw order.
 
         None when strides leave no runs worth while: receive elsewhere and `write` then.
         """
         runs: list[memoryview] = []
-        for part in parts:
-            flat = self._flat_of(layer, part)
-            tensor = self._tensors[layer][part]
-            if flat is not None:
-                row = len(flat) // tensor.tokens
-                runs.append(flat[first_token * row : (first_token + tokens) * row])
-                continue
-            found = tensor.destinations(first_token, tokens)
+        for part in shape.geometry.parts(shape.component):
+            found = self.tensor(layer, part).destinations(first_token, shape.tokens)
             if found is None:
                 return None
             runs += found
@@ -128,15 +189,6 @@ class Destinations:
             section = whole[start : start + octets]
             self.tensor(layer, part).scatter(section, first_token, shape.tokens)
             start += octets
-
-    def _flat_of(self, layer: int, part: Component) -> memoryview | None:
-        """Return a layer's array as one run of octets if its tokens follow each other in it."""
-        key = (layer, part)
-        if key not in self._flat:
-            array = self.tensor(layer, part).array
-            is_flat = self._descriptor.layout is Layout.NHD and array.flags.c_contiguous
-            self._flat[key] = array.reshape(-1).view("u1").data if is_flat else None
-        return self._flat[key]
 
     def _shown(self, layer: int, component: Component) -> AnyArray:
         array = self.tensor(layer, component).array

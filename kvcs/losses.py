@@ -33,7 +33,7 @@ class Losses:
         """Count an Object, or all of a layer that lack, as lost; False when that is no news."""
         if layer not in self._assembly.layers:
             return False
-        lacking = self._assembly.missing_blocks(track, layer)
+        lacking = self._assembly.lacking_blocks(track, layer)
         given_up = self._given_up.get((track, layer), set())
         if block is not None:
             lacking = [block] if block in lacking else []
@@ -59,7 +59,7 @@ class Losses:
     def settle(self) -> None:
         """Drop from what is lost what has come or was given up."""
         for key, blocks in tuple(self._lost.items()):
-            lacking = set(self._assembly.missing_blocks(*key))
+            lacking = set(self._assembly.lacking_blocks(*key))
             if blocks is not None:
                 lacking &= blocks
             lacking -= self._given_up.get(key) or set()
@@ -109,5 +109,5 @@ class Losses:
         return True
 
     def _lacking(self, key: tuple[int, int], blocks: _Blocks) -> list[int]:
-        lacking = self._assembly.missing_blocks(*key)
+        lacking = self._assembly.lacking_blocks(*key)
         return lacking if blocks is None else [block for block in lacking if block in blocks]

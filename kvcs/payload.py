@@ -143,16 +143,14 @@ def parse_header(payload: Octets) -> Header:
     return Header._make(_LAYOUT.unpack_from(payload))
 
 
-def verify_data(header: Header, data: Sequence[Octets]) -> None:
+def verify_data(digest: bytes, data: Sequence[Octets]) -> None:
     """Check that `data`, the Object's Data as buffers in order, has the header's Data Digest.
 
     Raises: ObjectRejected(DATA_DIGEST).
     """
-    if data_digest(data) != header.data_digest:
+    if data_digest(data) != digest:
         raise ObjectRejected(
-            RejectReason.DATA_DIGEST,
-            f"Layer {header.layer} Block Index {header.block_index}: "
-            "Data has another SHA-256 than its header says (KVCS 3.5)",
+            RejectReason.DATA_DIGEST, "Data has another SHA-256 than its header says (KVCS 3.5)"
         )
 
 

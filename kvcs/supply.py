@@ -22,9 +22,9 @@ from moqt.types import FullTrackName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
-    from concurrent.futures import Executor
 
     from kvcs.assembly import Assembly
+    from kvcs.checks import Checks
     from kvcs.config import ConsumerConfig
     from kvcs.course import Course
     from kvcs.endpoints import Endpoints
@@ -54,7 +54,7 @@ class Supply:
         arrivals: Arrivals,
         course: Course,
         config: ConsumerConfig,
-        threads: Executor,
+        checks: Checks,
         striping: Striping = WHOLE,
     ) -> None:
         self.feed = first
@@ -69,7 +69,7 @@ class Supply:
         self._arrivals = arrivals
         self._course = course
         self._config = config
-        self._threads = threads
+        self._checks = checks
         self._has_v = any(
             prefix.descriptor.geometry(layer).has(Component.V) for layer in assembly.layers
         )
@@ -279,7 +279,7 @@ class Supply:
             arrivals=self._arrivals,
             config=self._config,
             slots=self._slots,
-            threads=self._threads,
+            checks=self._checks,
             stats=self._assembly.stats,
             redirected=lambda error: self._endpoints.redirected(feed, error, place, lane),
         )

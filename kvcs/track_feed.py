@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kvcs.assembly import Outcome
@@ -18,9 +19,9 @@ from moqt.wire.params import FillParameters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from concurrent.futures import Executor
 
     from kvcs.assembly import Assembly
+    from kvcs.checks import Checks
     from kvcs.config import ConsumerConfig
     from kvcs.stats import RetrievalStats
     from kvcs.wanted import WantedTrack
@@ -76,11 +77,11 @@ class TrackSink:
         if isinstance(placement.token, Lease):
             self._assembly.abandoned(placement.token)
 
-    async def stop(self) -> None:
-        """End the request: what it holds is to be had elsewhere."""
+    def stop(self) -> None:
+        """End the request: what it has not brought yet is to be had elsewhere."""
         self.is_stopped = True
         if self.request is not None:
-            await self.request.__aexit__(None, None, None)
+            self.request.leave()
 
 
 class TrackFeed:
@@ -102,7 +103,7 @@ class TrackFeed:
         arrivals: Arrivals,
         config: ConsumerConfig,
         slots: asyncio.Semaphore,
-        threads: Executor,
+        checks: Checks,
         stats: RetrievalStats,
         redirected: Redirected | None = None,
     ) -> None:
@@ -117,7 +118,7 @@ class TrackFeed:
         self._arrivals = arrivals
         self._config = config
         self._slots = slots
-        self._threads = threads
+        self._checks = checks
         self._stats = stats
         options = session.peer_options
         max_filter_ranges = 0 if options is None else options.max_filter_ranges
@@ -140,6 +141,7 @@ class TrackFeed:
 
         Returns when the requests have ended or nothing lacks. Raises: MoqtError.
         """
+        await self._checks.wait_track(self._track)
         incomplete = self._incomplete
         if not incomplete:
             return
@@ -181,6 +183,7 @@ class TrackFeed:
                 sink.request = subscription
                 async with subscription:
                     await self._follow(subscription, has_fill=fill is not None)
+                await self._checks.wait_track(self._track)
                 incomplete = self._incomplete
                 if not sink.is_stopped or not incomplete:
                     return
@@ -207,9 +210,10 @@ class TrackFeed:
             async for item in subscription:
                 if isinstance(item, ObjectReceived):
                     if item.from_fill:
-                        self._lose_before(fill.next_layer, item.object.header.group_id)
-                        fill.next_layer = max(fill.next_layer, item.object.header.group_id)
-                    await self._receive(item, subscription)
+                        fill.next_layer = self._lose_before(fill.next_layer, item)
+                    self._receive(item, subscription)
+                    if self._assembly.is_all_here(self._track) or self._checks.is_full:
+                        await self._wait_checks()
                 elif isinstance(item, SubgroupEnded):
                     layer = layer_of(item.group_id, self._layers)
                     if layer is None:
@@ -221,6 +225,7 @@ class TrackFeed:
                 elif isinstance(item, FillEnded):
                     fill.is_open = False
                     if item.reset is not None:
+                        await self._checks.wait_track(self._track)
                         self._repair(repairs, largest)
                     else:
                         self._lose_filled(fill)
@@ -242,10 +247,17 @@ class TrackFeed:
             if layer < fill.largest.group_id or (layer == fill.largest.group_id and is_whole):
                 self._arrivals.lose(self._track, layer)
 
-    def _lose_before(self, first_layer: int, layer: int) -> None:
-        """A later layer comes on a stream in order: earlier ones that lack will not come on it."""
-        for earlier in range(max(first_layer, self._assembly.layers.start), layer):
+    def _lose_before(self, next_layer: int, item: ObjectReceived) -> int:
+        """A later layer comes on a stream in order: earlier ones that lack will not come on it.
+
+        Returns the layer that is now to come.
+        """
+        layer = item.object.header.group_id
+        if layer <= next_layer:
+            return next_layer
+        for earlier in range(max(next_layer, self._assembly.layers.start), layer):
             self._arrivals.lose(self._track, earlier)
+        return layer
 
     def _repair(self, repairs: set[asyncio.Task[None]], largest: Location | None) -> None:
         """FETCH, Group by Group, what a fill did not bring."""
@@ -294,6 +306,7 @@ class TrackFeed:
             if isinstance(failure, RequestRejected) and await self._follow_redirect(failure):
                 waiting.insert(0, request)
                 continue
+            await self._checks.wait_track(self._track)
             code = failure.code if isinstance(failure, RequestRejected) else None
             further = self._plan.fetch_failed(request, code, self._incomplete)
             if not further and not waiting:
@@ -317,11 +330,12 @@ class TrackFeed:
                     async for item in fetch:
                         if not isinstance(item, ObjectReceived):
                             continue
-                        self._lose_before(next_layer, item.object.header.group_id)
-                        next_layer = max(next_layer, item.object.header.group_id)
-                        await self._receive(item, fetch)
-                        if self._assembly.is_track_complete(self._track):
-                            return None
+                        next_layer = self._lose_before(next_layer, item)
+                        self._receive(item, fetch)
+                        if self._assembly.is_all_here(self._track) or self._checks.is_full:
+                            await self._wait_checks()
+                            if self._assembly.is_track_complete(self._track):
+                                return None
             except (RequestRejected, StreamReset, TimedOut) as error:
                 return error
             finally:
@@ -331,8 +345,8 @@ class TrackFeed:
 
     # Objects
 
-    async def _receive(self, item: ObjectReceived, request: Subscription | Fetch) -> None:
-        """Judge one Object; the next one of this request waits for it."""
+    def _receive(self, item: ObjectReceived, request: Subscription | Fetch) -> None:
+        """Judge one Object, now or when a thread has verified it."""
         header = item.object.header
         placement = item.object.placement
         lease = placement.token if isinstance(placement, Placement) else None
@@ -343,37 +357,33 @@ class TrackFeed:
             payload=item.object.payload,
         )
         if isinstance(outcome, Verification):
-            outcome = await self._verify(outcome, header)
-        self._judge(outcome, header)
-        if outcome is Outcome.SPARE and self._arrivals.is_stalled:
-            # Another request began this Object before us and stands still: ours is there already.
-            for holder in self._assembly.holders(self._track, header.group_id, header.object_id):
-                if isinstance(holder, TrackSink) and holder.request is not request:
-                    await holder.stop()
-            if not self._assembly.is_missing(self._track, header.group_id, header.object_id):
-                self._arrivals.progressed(self._track, header.group_id, header.object_id)
+            if outcome.octets >= self._checks.thread_octets:
+                self._checks.put(outcome, partial(self._judge, header, request))
+                return
+            outcome.run()
+            outcome = self._assembly.finish(outcome)
+        self._judge(header, request, outcome)
 
-    def _judge(self, outcome: Outcome, header: ObjectHeader) -> None:
+    async def _wait_checks(self) -> None:
+        """Wait until more may come, or, when nothing more is to come, until all is verified."""
+        if self._assembly.is_all_here(self._track):
+            await self._checks.wait_track(self._track)
+        else:
+            await self._checks.wait_room()
+
+    def _judge(self, header: ObjectHeader, request: Subscription | Fetch, outcome: Outcome) -> None:
+        layer, block = header.group_id, header.object_id
         if outcome is Outcome.VERIFIED:
-            self._arrivals.progressed(self._track, header.group_id, header.object_id)
+            self._arrivals.progressed(self._track, layer, block)
         elif outcome is Outcome.REJECTED:
-            self._arrivals.lose(self._track, header.group_id, header.object_id)
-
-    async def _verify(self, verification: Verification, header: ObjectHeader) -> Outcome:
-        if verification.octets < self._config.thread_octets:
-            verification.run()
-            return self._assembly.finish(verification)
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._threads, verification.run)
-        try:
-            await asyncio.shield(job)
-        except asyncio.CancelledError:
-            # The thread may be writing to the place: it stays taken until the thread is done.
-            job.add_done_callback(
-                lambda _: self._judge(self._assembly.finish(verification), header)
-            )
-            raise
-        return self._assembly.finish(verification)
+            self._arrivals.lose(self._track, layer, block)
+        elif outcome is Outcome.SPARE and self._arrivals.is_stalled:
+            # Another request began this Object before us and stands still: ours is there already.
+            for holder in self._assembly.holders(self._track, layer, block):
+                if isinstance(holder, TrackSink) and holder.request is not request:
+                    holder.stop()
+            if not self._assembly.is_missing(self._track, layer, block):
+                self._arrivals.progressed(self._track, layer, block)
 
 
 class _Fill:

@@ -10,15 +10,16 @@ from kvcs.errors import CodecError, ObjectRejected
 from kvcs.kvsp.codecs import RAW, Codec
 from kvcs.kvsp.shapes import BlockShape
 from kvcs.manifest import DIGEST_OCTETS
-from kvcs.payload import ExpectedTrack, Header, verify_data
+from kvcs.payload import HEADER_OCTETS, ExpectedTrack, verify_data
 
 if TYPE_CHECKING:
     from kvcs.errors import RejectReason
     from kvcs.geometry import SegmentSpan
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.names import DataTrackName
+    from kvcs.payload import Header
 
-__all__ = ["Lease", "ObjectState", "TrackState", "Verification", "WantedTrack"]
+__all__ = ["LayerMemory", "Lease", "ObjectState", "TrackState", "Verification", "WantedTrack"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,29 +45,42 @@ class ObjectState(IntEnum):
 
     ABSENT = 0
     LEASED = 1
-    VERIFIED = 2
-    ELSEWHERE = 3
+    CHECKING = 2
+    """It is whole, and being verified."""
+    VERIFIED = 3
+    ELSEWHERE = 4
     """It belongs to another part of the track."""
 
 
-@dataclass(slots=True, eq=False)
 class Lease:
-    """A place that is out: `head` takes the 68 header octets, `runs` are the tensors' own memory.
+    """A place that is out. `buffers`: where the payload goes, 68 header octets, then Data.
 
-    `runs` None: the tensors' strides leave no runs; Data is scattered when it was checked.
+    `is_direct`: Data goes to the tensors' own memory, or, when there is no Data in `buffers`, is to
+    be written there once it was checked: the tensors' strides leave no runs.
     """
 
-    track: int
-    layer: int
-    block: int
-    holder: object
-    head: bytearray
-    runs: tuple[memoryview, ...] | None
+    __slots__ = ("block", "buffers", "holder", "is_direct", "layer", "track")
+
+    def __init__(
+        self,
+        track: int,
+        layer: int,
+        block: int,
+        holder: object,
+        *,
+        runs: tuple[memoryview, ...] | None,
+    ) -> None:
+        self.track = track
+        self.layer = layer
+        self.block = block
+        self.holder = holder
+        self.buffers = (memoryview(bytearray(HEADER_OCTETS)), *(runs or ()))
+        self.is_direct = runs is not None
 
     @property
-    def buffers(self) -> tuple[memoryview, ...]:
-        """Where the payload goes: header, then Data."""
-        return (memoryview(self.head), *(self.runs or ()))
+    def runs(self) -> tuple[memoryview, ...] | None:
+        """The tensors' own memory; None: their strides leave no runs."""
+        return self.buffers[1:] if self.is_direct else None
 
 
 class TrackState:
@@ -86,13 +100,23 @@ class TrackState:
         )
         geometries = [descriptor.geometry(layer) for layer in layers]
         self.shapes = [BlockShape(geometry, component, block_tokens) for geometry in geometries]
-        self.raw_octets = [shape.raw_octets for shape in self.shapes]
+        is_raw = wanted.codec is RAW
+        self.placed_octets = [
+            HEADER_OCTETS + shape.raw_octets if is_raw else -1 for shape in self.shapes
+        ]
+        """Payload octets of an Object that may go to its place as it comes; -1: it is encoded."""
+        self.memory: list[LayerMemory | None] = [None] * len(layers)
+        """Where the wanted blocks of a layer go, once that is known."""
         self.parts = [geometry.parts(component) for geometry in geometries]
         count = max(wanted.blocks - wanted.skip, 0)
         self.sizes = tuple(count if parts else 0 for parts in self.parts)
         """Objects that are wanted."""
         self.pending = list(self.sizes)
-        """Objects that are not verified."""
+        """Objects that are not verified, by layer."""
+        self.all_pending = sum(self.sizes)
+        """The same over all layers."""
+        self.checking = 0
+        """Of these, the ones being verified."""
         skipped = bytes((ObjectState.ELSEWHERE,)) * wanted.skip
         self.states = [
             bytearray(skipped) + bytearray(count) if size else bytearray() for size in self.sizes
@@ -132,6 +156,26 @@ class TrackState:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """The memory of a layer's K, or V, or both, where it has no gaps from block to block."""
+
+    views: tuple[memoryview, ...]
+    """From the segment's first block on; none: there are gaps, or Objects do not go there."""
+    octets: tuple[int, ...]
+    """Of one block, in each view."""
+
+    def block(self, block: int) -> tuple[memoryview, ...]:
+        """Return the place of a block's Data."""
+        if len(self.views) == 1:
+            start = block * self.octets[0]
+            return (self.views[0][start : start + self.octets[0]],)
+        return tuple(
+            view[block * octets : (block + 1) * octets]
+            for view, octets in zip(self.views, self.octets, strict=True)
+        )
+
+
 class Verification:
     """The checks of one Object that take time: hash and decode.
 
@@ -139,14 +183,26 @@ class Verification:
     the result.
     """
 
-    __slots__ = ("codec", "data", "error", "header", "is_placed", "lease", "raw", "shape", "where")
+    __slots__ = (
+        "codec",
+        "data",
+        "digest",
+        "error",
+        "is_placed",
+        "is_verified",
+        "lease",
+        "octets",
+        "raw",
+        "shape",
+        "where",
+    )
 
     def __init__(
         self,
-        *,
         where: tuple[int, int, int],
         header: Header,
         data: tuple[memoryview, ...],
+        *,
         lease: Lease | None,
         is_placed: bool,
         codec: Codec,
@@ -154,7 +210,9 @@ class Verification:
     ) -> None:
         self.where = where
         """Track, layer, block."""
-        self.header = header
+        self.digest = header.data_digest
+        self.octets = header.data_length
+        """Octets to hash."""
         self.data = data
         self.lease = lease
         self.is_placed = is_placed
@@ -163,28 +221,27 @@ class Verification:
         self.shape = shape
         self.raw: tuple[memoryview, ...] = ()
         """The raw sections, where they have yet to be written to their place."""
+        self.is_verified = False
         self.error: ObjectRejected | None = None
-
-    @property
-    def octets(self) -> int:
-        """Octets to hash."""
-        return self.header.data_length
 
     def run(self) -> None:
         """Check the Data Digest, then bring Data to its place or into memory of its own."""
         try:
-            verify_data(self.header, self.data)
-            if self.is_placed:
-                return
-            whole = self.data[0] if len(self.data) == 1 else memoryview(b"".join(self.data))
-            if self.lease is not None and self.lease.runs is not None:
-                self.codec.decode_into(whole, self.shape, self.lease.runs)
-                self.is_placed = True
-            elif self.codec is RAW:
-                self.raw = (whole,)
-            else:
-                self.raw = (self.codec.decode(whole, self.shape),)
+            verify_data(self.digest, self.data)
+            if not self.is_placed:
+                self._bring()
+            self.is_verified = True
         except ObjectRejected as error:
             self.error = error
         except CodecError as error:
             self.error = ObjectRejected(error.reason, str(error))
+
+    def _bring(self) -> None:
+        whole = self.data[0] if len(self.data) == 1 else memoryview(b"".join(self.data))
+        if self.lease is not None and self.lease.runs is not None:
+            self.codec.decode_into(whole, self.shape, self.lease.runs)
+            self.is_placed = True
+        elif self.codec is RAW:
+            self.raw = (whole,)
+        else:
+            self.raw = (self.codec.decode(whole, self.shape),)

@@ -363,7 +363,7 @@ def fuzz_payload(data: bytes) -> None:
             payload_octets=len(data),
         )
         track.check_location(header.layer, header.block_index)
-        verify_data(header, (data[68:],))
+        verify_data(header.data_digest, (data[68:],))
 
 
 @target

@@ -155,6 +155,9 @@ class FakeRequest:
     async def __aexit__(self, *exception: object) -> None:
         self.is_over = True
 
+    def leave(self) -> None:
+        self.is_over = True
+
     def __aiter__(self) -> Self:
         return self
 
@@ -165,7 +168,7 @@ class FakeRequest:
         item = await anext(self._items)
         if isinstance(item, Exception):
             raise item
-        if not isinstance(item, tuple):
+        if type(item) is not tuple:  # events are named tuples
             return item
         at, from_fill = item
         return ObjectReceived(0, self._object(at, from_fill), from_fill)

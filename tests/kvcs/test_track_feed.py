@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from kvcs.checks import Checks
 from kvcs.config import ConsumerConfig
 from kvcs.track_feed import TrackFeed, TrackSink
 from moqt.codes import PublishDoneCode, RequestErrorCode
@@ -67,8 +68,9 @@ class Case:
         self.track = FakeTrack(dict(sorted(objects.items())[:published]))
         self.all = objects
         self.session = FakeSession(self.track)
-        self._threads = threads
         self._config = ConsumerConfig(thread_octets=thread_octets)
+        self.failures: list[BaseException] = []
+        self.checks = Checks(self.table.assembly, threads, self._config, self.failures.append)
 
     def feed(self) -> TrackFeed:
         return TrackFeed(
@@ -81,7 +83,7 @@ class Case:
             arrivals=self.notes,
             config=self._config,
             slots=asyncio.Semaphore(2),
-            threads=self._threads,
+            checks=self.checks,
             stats=self.table.stats,
         )
 
