@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kvcs.blocking.owner import Owner
 from kvcs.consumer import Consumer as AsyncConsumer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvcs.manifest import Manifest
     from kvcs.recovery import Source
     from kvcs.stats import ConsumerStats, RetrievalStats
+    from kvcs.striping.retrieval import StripedRetrieval
     from moqt.asyncio.config import TransportConfig
     from moqt.session.access.authorization import AuthToken
     from moqt.session.config import SessionConfig
@@ -122,9 +123,12 @@ class Consumer(Owner[AsyncConsumer]):
 
 
 class Retrieval:
-    """As `kvcs.Retrieval`, for threads: an iterator of usable layers, in layer order."""
+    """As `kvcs.Retrieval`, for threads: an iterator of usable layers, in layer order.
 
-    def __init__(self, consumer: Consumer, inner: AsyncRetrieval) -> None:
+    Or as `StripedRetrieval`, of a `StripedConsumer`.
+    """
+
+    def __init__(self, consumer: Owner[Any], inner: AsyncRetrieval | StripedRetrieval) -> None:
         self._consumer = consumer
         self._inner = inner
 

@@ -151,8 +151,9 @@ class StripedConsumer:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """The process IDs of the workers that run now."""
-        return tuple(worker.pid for worker in self._workers.values() if not worker.is_over)
+        """The process IDs of the workers that run now, by share."""
+        running = (worker for _, worker in sorted(self._workers.items()) if not worker.is_over)
+        return tuple(worker.pid for worker in running)
 
     # Commands
 

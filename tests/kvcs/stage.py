@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvcs.keys import ProducerKey, TrustedKeys
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.shapes import AnyArray
+    from kvcs.striping import StripedRetrieval
     from moqt.session.config import SessionConfig
     from moqt.tls import CertificatePair
 
@@ -140,7 +141,7 @@ async def produce(
         await segment.complete()
 
 
-def check(retrieval: Retrieval, layer: Any, descriptor: Descriptor) -> None:
+def check(retrieval: Retrieval | StripedRetrieval, layer: Any, descriptor: Descriptor) -> None:
     k, v = whole(descriptor, layer.index, 0, retrieval.blocks)
     assert octets_of(layer.k) == octets_of(k)
     assert (layer.v is None) == (v is None)
@@ -148,7 +149,7 @@ def check(retrieval: Retrieval, layer: Any, descriptor: Descriptor) -> None:
         assert octets_of(layer.v) == octets_of(v)
 
 
-async def take(retrieval: Retrieval, descriptor: Descriptor) -> list[int]:
+async def take(retrieval: Retrieval | StripedRetrieval, descriptor: Descriptor) -> list[int]:
     """Take all layers, check every octet, return their indices in the order they came."""
     taken = []
     async for layer in retrieval:
@@ -158,7 +159,7 @@ async def take(retrieval: Retrieval, descriptor: Descriptor) -> list[int]:
 
 
 async def take_incomplete(
-    retrieval: Retrieval, descriptor: Descriptor
+    retrieval: Retrieval | StripedRetrieval, descriptor: Descriptor
 ) -> tuple[list[int], IncompleteRetrieval]:
     """As `take`, for a retrieval that lacks something at its end."""
     taken: list[int] = []
