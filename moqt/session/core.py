@@ -193,7 +193,7 @@ class Session(SessionCommands):
         try:
             if stream_id & _UNIDIRECTIONAL:
                 self._inbound.receive(stream_id, offset, data, fin, now)
-                if self._early and self._context.peer_options is not None:
+                if self._early.streams and self._context.peer_options is not None:
                     self._early.release(self._receive_request, now)
             elif self._context.peer_options is None:
                 self._hold_early(stream_id, offset, data, fin, now)

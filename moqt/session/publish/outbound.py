@@ -7,7 +7,7 @@ never tears an Object; everything else stays in the track.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moqt.codes import GroupOrder, RangeStatus
 from moqt.session.publish.cursor import Cursor, CursorOwner, CursorState
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from moqt.wire.filters import LocationRange, RangeFilters
 
 __all__ = ["FetchCursor", "StreamCursor", "SubgroupCursor"]
+
+_READY: Final = CursorState.READY  # asked for with each Object; looking up a member takes its time
 
 
 class SubgroupOwner(CursorOwner, Protocol):
@@ -56,7 +58,7 @@ class StreamCursor(Cursor):
     def prepare(self) -> CursorState:
         """Find out what is next; READY means that `take` will give at least one octet."""
         if self._rest or self._pending is not None:
-            return CursorState.READY
+            return _READY
         return self._load()
 
     def opened(self, stream_id: int) -> None:
@@ -88,7 +90,7 @@ class StreamCursor(Cursor):
             if self._rest:
                 left -= self._take_rest(out, left if self.rest_octets <= left else left - reserve)
                 continue
-            if self._pending is None and self._load() is not CursorState.READY:
+            if self._pending is None and self._load() is not _READY:
                 break
             item, self._pending = self._pending, None
             assert item is not None  # READY
@@ -270,7 +272,7 @@ class SubgroupCursor(StreamCursor):
             self.is_over = stored.header.object_id >= self.last_object_id
             if self._is_wanted(stored):
                 self._pending = stored
-                return CursorState.READY
+                return _READY
             self._left_out |= self._encoder is not None
         return CursorState.CUT if self.is_cut else CursorState.FINISHED
 
@@ -366,9 +368,9 @@ class FetchCursor(StreamCursor):
                 self.publisher_priority = header.publisher_priority
                 self._group_id = header.group_id
             self._pending = item
-            return CursorState.READY
+            return _READY
         # A stream is opened even if nothing is in the range (MOQT-22 9.11).
-        return CursorState.READY if self.stream_id is None else CursorState.FINISHED
+        return _READY if self.stream_id is None else CursorState.FINISHED
 
     def _stream_header(self) -> bytes:
         return self._encoder.head

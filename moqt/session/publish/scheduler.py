@@ -31,6 +31,9 @@ __all__ = ["Scheduler"]
 _SWEEP_FROM: Final = 64
 """Entries of a heap from which on those of flows that have nothing to write are dropped."""
 
+_READY: Final = CursorState.READY  # asked for with each piece; looking up a member takes its time
+_FINISHED: Final = CursorState.FINISHED
+
 _Entry = tuple[int, int, int, int, "Flow"]
 """Urgency (two numbers), turn, ticket, flow. The ticket is unique, so flows are never compared."""
 
@@ -244,9 +247,9 @@ class Scheduler:
         transport = self._context.transport
         written = 0
         state = cursor.prepare()
-        if state is CursorState.READY and cursor.is_late(now):
+        if state is _READY and cursor.is_late(now):
             state = CursorState.LATE
-        if state is CursorState.READY:
+        if state is _READY:
             if cursor.stream_id is None and not self._open(cursor):
                 return 0
             stream_id = cursor.stream_id
@@ -260,10 +263,10 @@ class Scheduler:
             quantum = self._context.config.write_octets
             buffers, written = cursor.take(min(room, quantum), min(room, quantum + quantum // 8))
             state = cursor.prepare()
-            transport.write(stream_id, buffers, state is CursorState.FINISHED)
-        elif state is CursorState.FINISHED and cursor.stream_id is not None:
+            transport.write(stream_id, buffers, state is _FINISHED)
+        elif state is _FINISHED and cursor.stream_id is not None:
             transport.write(cursor.stream_id, [], True)
-        if state is not CursorState.READY:
+        if state is not _READY:
             self._let_go(cursor, state)
         return written
 
@@ -306,7 +309,7 @@ class Scheduler:
             self._take_out(cursor)
             if state is not CursorState.IDLE and cursor.stream_id is not None:
                 del self._streams[cursor.stream_id]
-            if state is CursorState.FINISHED:
+            if state is _FINISHED:
                 self._context.stats.open_streams_sent -= 1
             self._unstall()
         cursor.owner.cursor_left(cursor, state)

@@ -383,7 +383,7 @@ class TrackSource:
     def store(self, subgroup: StoredSubgroup, stored: StoredObject) -> None:
         """Take an Object from a SubgroupWriter, which has checked it."""
         header = stored.header
-        if header.status is ObjectStatus.NORMAL and (
+        if not header.status and (  # NORMAL
             header.group_id > self._largest_group
             or (header.group_id == self._largest_group and header.object_id > self._largest_object)
         ):

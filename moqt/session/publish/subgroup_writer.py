@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIED_OCTETS", "SubgroupWriter", "check_properties", "payload_views"]
 
+_NORMAL: Final = ObjectStatus.NORMAL  # looking up a member takes its time
+
 COPIED_OCTETS: Final = 128
 """Up to so many octets a buffer of a payload is copied: a reference takes more memory."""
 
@@ -84,7 +86,7 @@ class SubgroupWriter:
             subgroup.subgroup_id,
             subgroup.publisher_priority,
             length,
-            ObjectStatus.NORMAL,
+            _NORMAL,
             properties,
         )
         clock = self._track.clock  # `TrackSource.now`, without a call on the way of each Object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import RemoteProtocolError
@@ -60,6 +60,9 @@ class _Stage(Enum):
     OVER = "ended, stopped or handed on"
 
 
+_OVER: Final = _Stage.OVER  # asked for after each Object; looking up a member takes its time
+
+
 class DataStream:
     """An incoming stream that is not (yet known to be) the control stream."""
 
@@ -97,7 +100,7 @@ class DataStream:
     @property
     def is_over(self) -> bool:
         """True when nothing more is taken from it."""
-        return self._stage is _Stage.OVER
+        return self._stage is _OVER
 
     @property
     def is_nameless(self) -> bool:
@@ -133,7 +136,12 @@ class DataStream:
         octets = len(data) + self._pending - pending
         self._pending = pending
         if octets:
-            self._credit(octets, items, reader)
+            feed = self.feed
+            assert feed is not None
+            if feed.budget.is_full and self._needs_memory(items, reader):
+                feed.budget.withhold(self.stream_id, octets)
+            else:
+                self._inbound.context.transport.credit(self.stream_id, octets)
         if items:
             self._deliver(items, now)
         if pending or self._timer is not None:
@@ -143,19 +151,12 @@ class DataStream:
                 raise fault
             self._fault(str(fault), StreamResetCode.EXCESSIVE_LOAD, now)
 
-    def _credit(self, octets: int, items: Iterable[StreamItem], reader: ObjectReader) -> None:
-        assert self.feed is not None
-        budget = self.feed.budget
-        if budget.is_full and (
-            (reader.current is not None and reader.current_place is None)
-            or any(
-                isinstance(item, ObjectRead) and item.place is None and item.header.payload_length
-                for item in items
-            )
-        ):
-            budget.withhold(self.stream_id, octets)
-        else:
-            self._inbound.context.transport.credit(self.stream_id, octets)
+    def _needs_memory(self, items: Iterable[StreamItem], reader: ObjectReader) -> bool:
+        """Whether an Object of these, or the unfinished one, is in memory of the session."""
+        return (reader.current is not None and reader.current_place is None) or any(
+            isinstance(item, ObjectRead) and item.place is None and item.header.payload_length
+            for item in items
+        )
 
     def _deliver(self, items: Iterable[StreamItem], now: float) -> None:
         feed = self.feed
@@ -173,7 +174,7 @@ class DataStream:
                 self._refuse(items, position)
                 self._fault(error.reason, StreamResetCode.MALFORMED_TRACK, now)
                 return
-            if self.is_over:
+            if self._stage is _OVER:
                 self._refuse(items, position + 1)
                 return
 

@@ -27,19 +27,17 @@ class EarlyStreams:
 
     def __init__(self, context: SessionContext) -> None:
         self._config = context.config
-        self._streams: dict[int, HeldOctets] = {}
+        self.streams: dict[int, HeldOctets] = {}
+        """Those that wait, by stream ID."""
         self._octets = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._streams)
 
     def hold(self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool) -> bool:
         """Keep a copy; False when that would pass a limit: the stream is to be cancelled."""
-        held = self._streams.get(stream_id)
+        held = self.streams.get(stream_id)
         if held is None:
-            if len(self._streams) >= self._config.max_stray_streams:
+            if len(self.streams) >= self._config.max_stray_streams:
                 return False
-            held = self._streams[stream_id] = HeldOctets()
+            held = self.streams[stream_id] = HeldOctets()
         if self._octets + len(data) > self._config.max_stray_octets or not held.add(
             offset, data, fin
         ):
@@ -50,13 +48,13 @@ class EarlyStreams:
 
     def drop(self, stream_id: int) -> None:
         """Forget a stream."""
-        held = self._streams.pop(stream_id, None)
+        held = self.streams.pop(stream_id, None)
         if held is not None:
             self._octets -= held.octets
 
     def release(self, receive: _Receive, now: float) -> None:
         """Give everything back, the oldest stream first."""
-        streams, self._streams, self._octets = self._streams, {}, 0
+        streams, self.streams, self._octets = self.streams, {}, 0
         for stream_id, held in streams.items():
             for offset, data, fin in held:
                 receive(stream_id, offset, data, fin, now)
