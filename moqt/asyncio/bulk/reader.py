@@ -55,6 +55,10 @@ class BulkReader:
         sample_stop = sample_at + SAMPLE_OCTETS
         total = len(datagrams)
         starts = range(0, total, segment_octets)
+        if segment_octets < sample_stop:  # none is a packet: a sample would end beyond it
+            for at in starts:
+                self._leave_to_aioquic(datagrams[at : at + segment_octets], now)
+            return
         if total - starts[-1] < sample_stop:  # no packet, or the rest of a batch is none
             self._leave_to_aioquic(datagrams[starts[-1] :], now)
             starts = starts[:-1]
@@ -65,8 +69,9 @@ class BulkReader:
         )
         plain, view = self._plain, self._view
         received = space.received_packets
-        expected = first_number = next_number = space.expected_packet_number
+        expected = first_number = next_number = _expected_number(space)
         first = -1
+        spin = 0  # what the packet with the largest number has
         header_start = b""
         kind, stream_id, offset, next_offset = 0, -1, 0, -1
         pieces: list[memoryview] = []
@@ -121,7 +126,7 @@ class BulkReader:
                 self._leave_to_aioquic(datagrams[at:end], now)
                 if connection.is_over or connection._close_pending:
                     return
-                expected = first_number = next_number = space.expected_packet_number
+                expected = first_number = next_number = _expected_number(space)
                 continue
             is_opened = True
             if number != next_number:
@@ -130,6 +135,7 @@ class BulkReader:
             next_number = number + 1
             if number >= expected:
                 expected = next_number
+                spin = first
 
             stop = written + size
             if 0x08 <= plain[written] <= 0x0F:
@@ -148,7 +154,7 @@ class BulkReader:
                     frame_offset = int.from_bytes(view[p : p + octets], "big") & _VARINT[octets]
                     p += octets
                 is_whole = p <= stop
-                if frame_type & 2 and p < stop:
+                if frame_type & 2:
                     octets = 1 << (plain[p] >> 6)
                     p += octets
                     length = int.from_bytes(view[p - octets : p], "big") & _VARINT[octets]
@@ -175,7 +181,7 @@ class BulkReader:
         if pieces and not self._hand_on(kind, stream_id, offset, pieces):
             return
         if is_opened and not connection.is_over:
-            self._note_batch(space, total, first & _SPIN_BIT, elicits, now)
+            self._note_batch(space, total, spin & _SPIN_BIT, elicits, now)
 
     def _leave_to_aioquic(self, datagram: memoryview, now: float) -> None:
         connection = self._connection
@@ -246,6 +252,11 @@ class BulkReader:
         if space.largest_received_packet > connection._spin_highest_pn:
             connection._spin_highest_pn = space.largest_received_packet
             connection._spin_bit = bool(spin) != connection._is_client
+
+
+def _expected_number(space: QuicPacketSpace) -> int:
+    """One above the largest received: aioquic's own may be that one, which is no new packet."""
+    return max(space.expected_packet_number, space.largest_received_packet + 1)
 
 
 def add_numbers(window: QuicPacketNumberWindow, first: int, stop: int) -> None:
