@@ -34,7 +34,8 @@ class Transport(Protocol):
         """How many octets are worth handing over now, so that QUIC can send them soon.
 
         Zero or less: what is buffered suffices, or connection flow control is used up. It shrinks
-        with each `write` and grows as QUIC sends and acknowledges.
+        with each `write` and grows as QUIC sends and acknowledges. Asked once in each flush, which
+        subtracts what it writes.
         """
 
     def stream_room(self, stream_id: int) -> int:

@@ -95,7 +95,7 @@ def test_join_live_in_any_order_of_packets(seed: int, placed: bool) -> None:
     source = track(range(2))
     sink = RecordingSink(5) if placed else None
     conditions = LinkConditions(
-        piece=rng.choice((50, 700, 1200, 9000)),
+        piece=rng.choice((50, 700, 1200, 9000, 65536)),
         stream_window=rng.choice((4000, 1 << 20)),
         connection_window=rng.choice((80_000, 1 << 22)),
     )

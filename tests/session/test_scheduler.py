@@ -454,3 +454,28 @@ def test_the_larger_piece_stays_within_the_transports_room() -> None:
     track.open_group(0).write(0, bytes(PIECE))
     side.flush()
     assert [size for _, size in side.transport.log] == [PIECE, 1]
+
+
+def test_room_is_asked_once_a_flush_and_the_flow_control_of_a_stream_once_a_piece() -> None:
+    """Both cost a transport more than an Object costs here."""
+    side = Sending()
+    track = side.track()
+    side.subscribe()
+    publish(track, range(3), 64, 4096)
+    asked: list[int | None] = []
+    send_room, stream_room = side.transport.send_room, side.transport.stream_room
+
+    def count_send_room() -> int:
+        asked.append(None)
+        return send_room()
+
+    def count_stream_room(stream_id: int) -> int:
+        asked.append(stream_id)
+        return stream_room(stream_id)
+
+    side.transport.send_room = count_send_room  # type: ignore[method-assign]
+    side.transport.stream_room = count_stream_room  # type: ignore[method-assign]
+    side.flush()
+    written = [stream_id for stream_id, octets in side.transport.log if octets]
+    assert asked == [None, *written]
+    assert len(written) <= 3 * (64 * 4096 // SessionConfig().write_octets + 1)

@@ -88,18 +88,18 @@ class Arrivals:
 
     def take(self, header: ObjectHeader, *, is_moved: bool) -> bool:
         """Note an Object; return whether it's new and due. Before the first move each one is."""
-        location = header.location
-        if is_moved and not self._is_due(location):
+        if is_moved and not self._is_due(header.location):
             return False
-        group = self._groups.get(location.group_id)
+        object_id = header.object_id
+        group = self._groups.get(header.group_id)
         if group is None:
-            group = self._add_group(location.group_id)
-        if not group.seen.add(location.object_id) and is_moved:
+            group = self._add_group(header.group_id)
+        if not group.seen.add(object_id) and is_moved:
             return False
         self.count += 1
-        group.highest = max(group.highest, location.object_id)
+        group.highest = max(group.highest, object_id)
         if header.status in _ENDS:
-            group.end = location.object_id
+            group.end = object_id
         return True
 
     def is_new(self, location: Location) -> bool:
