@@ -25,7 +25,14 @@ from kvcs.names import MAX_SEGMENT, DataTrackName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DIGEST_OCTETS", "MAX_MANIFEST_OCTETS", "Manifest", "SegmentEntry", "check_successor"]
+__all__ = [
+    "DIGEST_OCTETS",
+    "MAX_MANIFEST_OCTETS",
+    "Manifest",
+    "SegmentEntry",
+    "check_successor",
+    "dump_digests",
+]
 
 PROFILE_VERSION = 1
 
@@ -75,6 +82,10 @@ class SegmentEntry:
     tracks: tuple[DataTrackName, ...]
     complete: bool
     object_digests: Mapping[DataTrackName, tuple[bytes, ...]] = field(default_factory=dict)
+    digests_json: Mapping[DataTrackName, tuple[bytes, ...]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """The same by `dump_digests`, if at hand: a version repeats what the one before had."""
 
     def digest(self, track: DataTrackName, layer: int, block: int) -> bytes | None:
         """Return an Object's listed Data Digest, or None when the manifest does not list it yet."""
@@ -174,7 +185,20 @@ class Manifest:
         )
 
 
+def dump_digests(digests: bytes) -> bytes:
+    """Return the JSON array of the hexadecimal digests of one Group, of 32 octets each."""
+    if not digests:
+        return b"[]"
+    return f'["{digests.hex("-", DIGEST_OCTETS)}"]'.replace("-", '","').encode()
+
+
 def _segment_json(entry: SegmentEntry) -> dict[str, Any]:
+    digests = entry.digests_json
+    if digests is None:
+        digests = {
+            track: tuple(map(dump_digests, groups))
+            for track, groups in entry.object_digests.items()
+        }
     return {
         "segment": entry.span.segment,
         "first_block": entry.span.first_block,
@@ -183,10 +207,7 @@ def _segment_json(entry: SegmentEntry) -> dict[str, Any]:
         "tracks": [str(track) for track in entry.tracks],
         "complete": entry.complete,
         "object_digests": {
-            str(track): [
-                group.hex(",", DIGEST_OCTETS).split(",") if group else [] for group in groups
-            ]
-            for track, groups in entry.object_digests.items()
+            str(track): list(map(msgspec.Raw, groups)) for track, groups in digests.items()
         },
     }
 

@@ -101,11 +101,11 @@ def pack_headers(
     span: SegmentSpan,
     block_tokens: int,
     codec: int,
-) -> list[memoryview]:
+) -> list[bytes]:
     """Return the headers of the Objects of one layer in one track, by Object ID: 68 octets each.
 
     `lengths` and `digests` are theirs, from Object 0 on; a digest has 32 octets. `codec` is the
-    registry value. All headers are slices of one memory.
+    registry value.
     Raises: OverflowError when a length or another field does not fit its width.
     """
     headers = np.zeros(len(lengths), _HEADER_TYPE)
@@ -121,7 +121,7 @@ def pack_headers(
     headers["codec"] = codec
     headers["data_length"] = lengths
     headers["data_digest"] = np.frombuffer(digests, "V32")
-    octets = memoryview(headers.tobytes())
+    octets = headers.tobytes()
     return [octets[at : at + HEADER_OCTETS] for at in range(0, len(octets), HEADER_OCTETS)]
 
 

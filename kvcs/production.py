@@ -17,7 +17,7 @@ from kvcs.jobs import run_here
 from kvcs.kvsp.codecs import RAW, Codec
 from kvcs.kvsp.shapes import AnyArray, BlockShape, Component
 from kvcs.kvsp.tensors import LayerTensor
-from kvcs.manifest import Manifest, SegmentEntry
+from kvcs.manifest import Manifest, SegmentEntry, dump_digests
 from kvcs.names import DataTrackName
 from kvcs.payload import data_digest, pack_headers
 
@@ -253,6 +253,7 @@ class SegmentProduction:
         self.is_complete = False
         self._block_keys_sha256 = block_keys_sha256
         self._digests: dict[DataTrackName, list[bytes]] = {track: [] for track, _ in plan.tracks}
+        self._json: dict[DataTrackName, list[bytes]] = {track: [] for track, _ in plan.tracks}
 
     def check_turn(self, layer: int) -> None:
         """Raise ProductionError unless `layer` is the next one (KVCS 3.3)."""
@@ -276,6 +277,7 @@ class SegmentProduction:
         """Take note of a layer in turn that is being published."""
         for group in prepared.groups:
             self._digests[group.track].append(group.digests)
+            self._json[group.track].append(dump_digests(group.digests))
         self.next_layer += 1
 
     def entry(self) -> SegmentEntry:
@@ -286,6 +288,7 @@ class SegmentProduction:
             tracks=tuple(track for track, _ in self.plan.tracks),
             complete=self.is_complete,
             object_digests={track: tuple(groups) for track, groups in self._digests.items()},
+            digests_json={track: tuple(groups) for track, groups in self._json.items()},
         )
 
 

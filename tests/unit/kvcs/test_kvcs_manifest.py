@@ -11,7 +11,7 @@ import pytest
 from kvcs.errors import CompatibilityMismatch, ManifestInvalid, PublicationUnusable
 from kvcs.geometry import SegmentSpan
 from kvcs.kvsp import Component, Descriptor
-from kvcs.manifest import Manifest, SegmentEntry, check_successor
+from kvcs.manifest import Manifest, SegmentEntry, check_successor, dump_digests
 from kvcs.names import DataTrackName
 
 if TYPE_CHECKING:
@@ -263,3 +263,9 @@ def test_a_successor_that_takes_something_back_is_refused(new: Manifest, path: s
     with pytest.raises(ManifestInvalid) as caught:
         check_successor(MANIFEST, new)
     assert caught.value.path == path
+
+
+def test_the_json_of_digests_that_is_kept_is_what_would_be_made() -> None:
+    assert dump_digests(b"") == b"[]"
+    digests = bytes(range(96))
+    assert json.loads(dump_digests(digests)) == [digests[at : at + 32].hex() for at in (0, 32, 64)]
