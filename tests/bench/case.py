@@ -45,7 +45,9 @@ class Metric(StrEnum):
     """Of both ends, for one name that SUBSCRIBE_NAMESPACE reports."""
     UTILISATION = "share of the link"
     DATAGRAM = "datagram octets"
-    """Largest UDP payload that was in use at the end, where the library tells."""
+    """Largest UDP payload that the sender used at the end, where the library tells."""
+    RETRIES = "recovery steps"
+    """Requests for what had not come by itself: none, if all is well."""
 
 
 class Section(Enum):

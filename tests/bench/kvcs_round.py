@@ -182,5 +182,6 @@ def figures(workload: Workload, outcome: Outcome) -> Figures:
         Metric.RECEIVER_PEAK: (consumer["peak_octets"] - workload.octets) / MEBI,
         Metric.SENDER_GROWTH: producer["growth_octets"] / MEBI,
         Metric.RECEIVER_GROWTH: consumer["growth_octets"] / MEBI,
-        Metric.DATAGRAM: consumer["datagram_octets"],
+        Metric.DATAGRAM: max(producer["datagram_octets"], default=0),
+        Metric.RETRIES: consumer["retries"],
     }

@@ -63,6 +63,7 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.RECEIVER_PEAK,
         Metric.RECEIVER_GROWTH,
         Metric.DATAGRAM,
+        Metric.RETRIES,
     ),
     Section.OBJECTS: (
         Metric.SPEED,
@@ -70,6 +71,7 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.SENDER_CPU,
         Metric.RECEIVER_CPU,
         Metric.DATAGRAM,
+        Metric.RETRIES,
     ),
     Section.CONSUMERS: (
         Metric.SENDER_TOTAL_CPU,
@@ -85,6 +87,7 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.SENDER_CPU,
         Metric.RECEIVER_CPU,
         Metric.DATAGRAM,
+        Metric.RETRIES,
     ),
     Section.GROWTH: (
         Metric.UNITS,

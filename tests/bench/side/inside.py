@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import random
 import resource
@@ -19,6 +20,9 @@ MEBI = 1 << 20
 
 PATTERN_OCTETS = 8 * MEBI
 """The payload repeats after so many octets."""
+
+PIECE_OCTETS = 64 << 10
+"""What the pattern is made and compared in."""
 
 
 def say(word: str, **values: Any) -> None:
@@ -47,16 +51,23 @@ def plan() -> dict[str, Any]:
     return given
 
 
-def pattern() -> bytes:
-    """Return PATTERN_OCTETS random octets, the same in every process."""
-    return random.Random(1).randbytes(PATTERN_OCTETS)
+def pattern() -> memoryview:
+    """Return PATTERN_OCTETS random octets, the same in every process.
+
+    They are no part of the heap: what is freed of a large heap may stay with the process, and would
+    be counted as memory that a transfer took.
+    """
+    memory = mmap.mmap(-1, PATTERN_OCTETS)
+    generator = random.Random(1)
+    for _ in range(PATTERN_OCTETS // PIECE_OCTETS):
+        memory.write(generator.randbytes(PIECE_OCTETS))
+    return memoryview(memory)
 
 
-def pieces(total: int, size: int, source: bytes) -> list[memoryview]:
+def pieces(total: int, size: int, source: memoryview) -> list[memoryview]:
     """Cut `total` octets of the repeated pattern into pieces of `size`, which divides it."""
-    view = memoryview(source)
     return [
-        view[at % PATTERN_OCTETS : at % PATTERN_OCTETS + min(size, total - at)]
+        source[at % PATTERN_OCTETS : at % PATTERN_OCTETS + min(size, total - at)]
         for at in range(0, total, size)
     ]
 
@@ -69,12 +80,13 @@ def faulted(total: int) -> bytearray:
     return memory
 
 
-def holds_pattern(memory: bytes | bytearray | memoryview, source: bytes) -> bool:
+def holds_pattern(memory: bytearray | memoryview, source: memoryview) -> bool:
     """Say whether `memory` holds the repeated pattern."""
     view = memoryview(memory)
     return all(
-        view[at : at + PATTERN_OCTETS] == source[: min(PATTERN_OCTETS, len(view) - at)]
-        for at in range(0, len(view), PATTERN_OCTETS)
+        bytes(view[at : at + PIECE_OCTETS])
+        == bytes(source[at % PATTERN_OCTETS :][: min(PIECE_OCTETS, len(view) - at)])
+        for at in range(0, len(view), PIECE_OCTETS)
     )
 
 

@@ -153,7 +153,12 @@ async def produce(given: dict[str, Any]) -> None:
                 assert publication is not None
                 put_at = await _put(publication, cache, given["pace_s"], is_warm_up=is_warm_up)
                 say("put", put_at=put_at)
-        say("figures", **gauge.stop(), skipped_octets=without_digest.skipped_octets)
+        say(
+            "figures",
+            **gauge.stop(),
+            datagram_octets=[one.connection_info.datagram_octets for one in producer.sessions],
+            skipped_octets=without_digest.skipped_octets,
+        )
         await heard()
 
 
@@ -195,12 +200,12 @@ async def consume(given: dict[str, Any]) -> None:
             )
             say("open")
             usable_at = [time.monotonic() async for _layer in retrieval]
-            say("done", usable_at=usable_at, objects=retrieval.stats.objects)
-        connection = consumer.session._driver.connection
+            say("done", usable_at=usable_at)
+        retries = consumer.stats.retries
         say(
             "figures",
             **gauge.stop(),
-            datagram_octets=connection._max_datagram_size,
+            retries=retries,
             skipped_octets=without_digest.skipped_octets,
         )
         if not holds_pattern(cache.flat.data, pattern()):
