@@ -264,7 +264,11 @@ class ObjectReader:
                 self._next = self._ahead.drop_through(start)
             else:
                 stop = min(end, self._object_end)
-                self._write(start, view, start - base, stop - base)
+                if stop <= self._window_end:
+                    at = start - self._window_start
+                    self._window[at : at + stop - start] = view[start - base : stop - base]
+                else:
+                    self._write(start, view, start - base, stop - base)
                 self._next = stop
             if self._next == self._object_end:
                 self._complete()
@@ -280,8 +284,9 @@ class ObjectReader:
 
     def _write(self, offset: int, view: memoryview, start: int, stop: int) -> None:
         """Copy `view[start:stop]` to where the payload's octets from stream `offset` on go."""
-        index = bisect_right(self._starts, offset) - 1
-        at = offset - self._starts[index]
+        starts = self._starts or self._find_starts()
+        index = bisect_right(starts, offset) - 1
+        at = offset - starts[index]
         while start < stop:
             buffer = self._buffers[index]
             size = min(stop - start, len(buffer) - at)
@@ -292,10 +297,18 @@ class ObjectReader:
 
     def _slide(self) -> None:
         """Move the window to the buffer that `_next` stands in."""
-        index = bisect_right(self._starts, self._next) - 1
+        if self._next < self._window_end:
+            return
+        starts = self._starts or self._find_starts()
+        index = bisect_right(starts, self._next) - 1
         self._window = self._buffers[index]
-        self._window_start = self._starts[index]
+        self._window_start = starts[index]
         self._window_end = self._window_start + len(self._window)
+
+    def _find_starts(self) -> list[int]:
+        first = self._object_end - sum(map(len, self._buffers))
+        self._starts = list(accumulate(map(len, self._buffers[:-1]), initial=first))
+        return self._starts
 
     def _read_header(self, base: int, view: memoryview) -> bool:
         """Read one header at `_next`; False when `view` ends inside it."""
@@ -339,7 +352,7 @@ class ObjectReader:
     def _begin(self, base: int, view: memoryview) -> None:
         """Begin the payload at `_next` of the Object whose header was read, if there is one.
 
-        Where `view` has all of it, end it too.
+        What `view` has of it is copied; where that is all, the Object is whole.
         """
         header = self._header
         if header is None:
@@ -367,26 +380,37 @@ class ObjectReader:
             raise ValueError(
                 f"the place for Object {header.location} has {octets} octets, expected {length}"
             )
-        start = self._next
-        self._object_end = end = start + length
-        if end - base <= len(view) and not self._stash.octets:
-            at = start - base
-            for buffer in buffers:
-                buffer[:] = view[at : (at := at + len(buffer))]
-            self._next = end
-            self._header = None
-            self._items.append(ObjectRead(header, allocated, placement))
-            return
+        self._object_end = self._next + length
         self._placement = placement
         self._allocated = allocated
         self._buffers = buffers
-        self._starts = list(accumulate(map(len, buffers[:-1]), initial=start))
+        self._starts = []
         if self._stash.octets:
             while (held := self._stash.take_below(self._object_end)) is not None:
                 self._fill(*held)
-            self._next = self._ahead.drop_through(start)
-            if self._next == end:
-                self._complete()
+            self._next = self._ahead.drop_through(self._next)
+        else:
+            self._copy_first(base, view)
+        if self._next == self._object_end:
+            self._complete()
+
+    def _copy_first(self, base: int, view: memoryview) -> None:
+        """Copy what `view` has of a payload of which nothing has come before."""
+        at = self._next - base
+        octets = len(view)
+        for buffer in self._buffers:
+            stop = at + len(buffer)
+            if stop > octets:
+                buffer[: octets - at] = view[at:]
+                if self._final_size is None:
+                    self._window = buffer
+                    self._window_start = base + at
+                    self._window_end = base + stop
+                at = octets
+                break
+            buffer[:] = view[at:stop]
+            at = stop
+        self._next = base + at
 
     def _complete(self) -> None:
         assert self._header is not None  # the caller asked
