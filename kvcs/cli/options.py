@@ -107,6 +107,10 @@ Blocks = Annotated[
     int | None,
     typer.Option("--blocks", metavar="N", min=1, help="Blocks to take from the start; else all."),
 ]
+Sessions = Annotated[
+    int,
+    typer.Option("--sessions", metavar="N", min=1, max=16, help="Connections that share the work."),
+]
 Wait = Annotated[
     float,
     typer.Option("--wait", metavar="SECONDS", min=0, help="How long a publication is waited for."),

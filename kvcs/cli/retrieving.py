@@ -42,6 +42,7 @@ class Wanted:
     tokens: Tokens
     layers: range
     blocks: int | None
+    sessions: int
     ca: bytes | None
     insecure: bool
     trusted: TrustedKeys | None
@@ -65,6 +66,7 @@ def wanted(
     qlog: Path | None,
     wait_s: float,
     recover_for_s: float,
+    sessions: int = 1,
 ) -> Wanted:
     """Return what the options of a command ask for. Raises: CommandError and what inputs raise."""
     uri = connect.need_url(url)
@@ -91,6 +93,7 @@ def wanted(
         tokens=ids,
         layers=wanted_layers,
         blocks=blocks,
+        sessions=sessions,
         ca=connect.need_authority(ca),
         insecure=insecure,
         trusted=connect.need_trusted(trust),
@@ -140,6 +143,7 @@ async def retrieving(what: Wanted) -> AsyncIterator[Retrieval]:
             layers=what.layers,
             blocks=what.blocks,
             publication=what.publication,
+            sessions=what.sessions,
         ) as retrieval,
     ):
         yield retrieval
