@@ -24,7 +24,7 @@ What this module uses of aioquic's inside, pinned by tests/asyncio/test_aioquic_
 `_loss` (`_pacer`, `_rtt_smoothed`, `_cc._max_datagram_size`, `congestion_window`,
 `bytes_in_flight`), `_max_datagram_size`, `_handshake_confirmed`, `_network_paths`,
 `_spaces[...].ack_at`, `_state`, `_close_event`, `_datagrams_pending`,
-`_get_or_create_stream_for_send`, and the methods overridden.
+`_cryptos[...].recv`, `_get_or_create_stream_for_send`, and the methods overridden.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from aioquic.quic.packet import QuicFrameType, pull_quic_transport_parameters
 
 from moqt.asyncio import cubic, recovery
 from moqt.asyncio.config import (
+    LARGEST_DATAGRAM_OCTETS,
     LARGEST_STOCK_DATAGRAM_OCTETS,
     SMALLEST_DATAGRAM_OCTETS,
     CongestionControl,
@@ -78,8 +79,17 @@ if TYPE_CHECKING:
     """Gives datagrams of so many octets, one after another, the last may be shorter, to a socket;
     False when it takes no more for now."""
 
+MAX_EARLY_DATAGRAMS = 32
+"""Of those that come before the keys to read them, so many are kept."""
+
+LONG_HEADER = 0x80
+"""Set in the first octet of a handshake's packet (RFC 9000 17.2)."""
+
 DATAGRAM_FRAME_OCTETS = 65535
 """max_datagram_frame_size announced: MOQT demands that it's not zero (MOQT-22 6.1)."""
+
+MAX_UDP_PAYLOAD_SIZE = 0x03
+"""The transport parameter (RFC 9000 18.2); aioquic sends none, which means 65,527."""
 
 LEAST_WINDOW_DATAGRAMS = 2
 """RFC 9002 7.2: the congestion window is never less."""
@@ -159,10 +169,13 @@ class HeldConnection(QuicConnection):
             transport_config.stream_window_octets,
             max_octets=transport_config.largest_stream_window_octets,
         )
+        self._has_keys = False
+        self._early: list[tuple[bytes, Any]] = []
         self._written_octets = 0
         self._accounts: dict[int, _Account] = {}
         self._settling: dict[int, _Account] = {}
         self._datagram_size = self._max_datagram_size
+        self._receivable_octets = LARGEST_DATAGRAM_OCTETS
         self.burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
         self.recovery = recovery.install(self, pacer=self.burst_pacer)
         self._mtu_prober = MtuProber(self, limit=transport_config.max_datagram_octets)
@@ -344,6 +357,20 @@ class HeldConnection(QuicConnection):
         return False
 
     # --- receiving ---
+
+    def receive_datagram(self, data: bytes, addr: Any, now: float) -> None:
+        """Give a datagram to aioquic. What the network has brought before the handshake's last
+        flight is kept for a moment (RFC 9001 5.7): dropped, it would count as congestion."""
+        super().receive_datagram(data, addr, now)
+        if self._has_keys or not self._cryptos:
+            return
+        self._has_keys = self._cryptos[tls.Epoch.ONE_RTT].recv.is_valid()
+        if self._has_keys:
+            early, self._early = self._early, []
+            for kept, kept_addr in early:
+                super().receive_datagram(kept, kept_addr, now)
+        elif data and not data[0] & LONG_HEADER and len(self._early) < MAX_EARLY_DATAGRAMS:
+            self._early.append((data, addr))
 
     def receive_segments(
         self, datagrams: memoryview, segment_octets: int, address: Any, now: float
@@ -528,6 +555,17 @@ class HeldConnection(QuicConnection):
         waiting = self._datagrams_pending
         for data in [data for data in waiting if len(data) > self._datagram_room]:
             waiting.remove(data)  # it would block what waits behind it; it is unreliable anyway
+
+    def announce_receivable(self, octets: int) -> None:
+        """Tell the peer, in the handshake to come, to send no larger datagrams."""
+        self._receivable_octets = max(SMALLEST_DATAGRAM_OCTETS, octets)
+
+    def _serialize_transport_parameters(self) -> bytes:
+        parameters = super()._serialize_transport_parameters()
+        if self._receivable_octets >= LARGEST_DATAGRAM_OCTETS:
+            return parameters
+        value = (0x80000000 | self._receivable_octets).to_bytes(4, "big")
+        return parameters + bytes((MAX_UDP_PAYLOAD_SIZE, len(value))) + value
 
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)

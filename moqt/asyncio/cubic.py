@@ -67,6 +67,10 @@ class _Before:
     congestion_window: int
     ssthresh: int | None
     w_max: float
+    k: float
+    epoch_began_at: float | None
+    w_reno: float
+    reno_window: int
 
 
 class HyStart:
@@ -136,6 +140,9 @@ class Cubic(QuicCongestionControl):
         self._acked = 0
         """Octets sent after it and acknowledged, that the window has not grown by yet."""
         self._updated_at = 0.0
+        self._peak = 0
+        """The most that was in flight in this round trip, which began at `_peak_since`."""
+        self._peak_since = 0.0
         self._hystart = HyStart()
         self._srtt = 0.0
         self._w_max = 0.0
@@ -197,10 +204,15 @@ class Cubic(QuicCongestionControl):
             is_slow_start = False
         if not acked:
             return
-        # In flight falls by ACKs alone, so it was highest just before this one.
+        # In flight falls by ACKs alone, so it was highest just before one. ACKs come in bunches:
+        # what counts is the highest of a round trip.
         peak = self.bytes_in_flight + acked
+        if now - rtt >= self._peak_since:
+            self._peak_since, self._peak = now, peak
+        else:
+            self._peak = peak = max(peak, self._peak)
         if is_slow_start:
-            if peak * 2 >= window:  # pacing and bursts keep a part back while the window doubles
+            if peak * 2 >= window:  # while the window doubles, what is in flight can't keep up
                 self._grow_exponentially(acked)
         elif peak + max(BURST_SLACK_DATAGRAMS * self._mds, window // 8) >= window:
             self._grow_by_time(acked, now)
@@ -261,7 +273,15 @@ class Cubic(QuicCongestionControl):
         if last_sent_at <= self._recovery_began_at:
             return
         window = self.congestion_window
-        self._before = _Before(window, self.ssthresh, self._w_max)
+        self._before = _Before(
+            window,
+            self.ssthresh,
+            self._w_max,
+            self._k,
+            self._epoch_began_at,
+            self._w_reno,
+            self._reno_window,
+        )
         self._recovery_began_at = now
         self._acked = 0
         # Fast convergence (RFC 9438 4.7): below the last peak, leave room to others.
@@ -286,7 +306,10 @@ class Cubic(QuicCongestionControl):
         self.congestion_window = max(self.congestion_window, before.congestion_window)
         self.ssthresh = before.ssthresh
         self._w_max = before.w_max
-        self._epoch_began_at = None
+        self._k = before.k
+        self._epoch_began_at = before.epoch_began_at
+        self._w_reno = before.w_reno
+        self._reno_window = before.reno_window
         self._recovery_began_at = 0.0
         return True
 

@@ -7,8 +7,10 @@ halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room 
 
 - What was declared lost is remembered for a while. When one of them is acknowledged after all, the
   path reorders: packets are no more counted from then on, and the time that a packet may be late
-  grows to what was seen and a quarter, up to a round trip.
+  grows to what was seen and a quarter, up to two round trips.
 - When all packets of the last congestion event were such, the event is undone.
+- Packets sent no later than the first one acknowledged may have come before the peer had the keys
+  to read them: that is no congestion (RFC 9002 7.4).
 - After `FORGET_EVENTS` congestion events without any, the standard's thresholds return.
 
 `install` puts it in the place of a new connection's recovery. It uses of aioquic's inside:
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.recovery import K_TIME_THRESHOLD, QuicPacketRecovery
@@ -41,6 +44,9 @@ REMEMBERED_PACKETS = 4096
 """Of those declared lost, so many are remembered, for `REMEMBERED_ROUNDS` round trips."""
 
 REMEMBERED_ROUNDS = 4
+
+MAX_LATE_ROUNDS = 2
+"""Round trips are measured on the packets that come first, so more than one may be needed."""
 
 LATENESS_MARGIN = 1.25
 """How much longer than the latest packet seen so far the next one may take."""
@@ -68,6 +74,9 @@ class AdaptiveRecovery(QuicPacketRecovery):
         """Told of application data's packets that were declared lost; not of repeated ones."""
         self._declared: OrderedDict[int, tuple[float, float]] = OrderedDict()
         """Packet number -> when it was sent, and when the event began that it belongs to."""
+        self._first_acked: float = inf
+        """The lowest number of application data that was acknowledged, and when it was sent."""
+        self._first_acked_sent_at = 0.0
         self._event_began_at = 0.0
         self._event_lost = 0
         self._event_spurious = 0
@@ -90,8 +99,13 @@ class AdaptiveRecovery(QuicPacketRecovery):
         self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace
     ) -> None:
         """Act on an ACK, with what it says of packets that were taken for lost."""
-        if self._declared and space.is_application_data:
-            self._find_mistakes(ack_rangeset, now)
+        if space.is_application_data:
+            first = ack_rangeset[0].start
+            if first < self._first_acked and first in space.sent_packets:
+                self._first_acked = first
+                self._first_acked_sent_at = _sent_at(space.sent_packets[first])
+            if self._declared:
+                self._find_mistakes(ack_rangeset, now)
         cc = self._cc
         pacer: Any = self._pacer
         if isinstance(pacer, BurstPacer):
@@ -134,7 +148,10 @@ class AdaptiveRecovery(QuicPacketRecovery):
     ) -> None:
         packets = tuple(packets)
         if congestion_event and packets and space.is_application_data:
-            self._remember(packets, now)
+            if _sent_at(packets[-1]) <= self._first_acked_sent_at:
+                congestion_event = False
+            else:
+                self._remember(packets, now)
             if self.on_lost is not None:
                 self.on_lost(packets)
         super()._on_packets_lost(
@@ -187,7 +204,7 @@ class AdaptiveRecovery(QuicPacketRecovery):
             self.late_s = max(self.late_s, lateness, round_trip * (K_TIME_THRESHOLD - 1))
             if event_began_at == self._event_began_at:
                 self._event_spurious += 1
-        self.late_s = min(self.late_s, round_trip)
+        self.late_s = min(self.late_s, MAX_LATE_ROUNDS * round_trip)
         self.spurious_losses += len(mistakes)
         self._clean_events = 0
         if self._event_spurious and self._event_spurious >= self._event_lost:

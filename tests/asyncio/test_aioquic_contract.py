@@ -12,12 +12,15 @@ import pytest
 from aioquic import tls
 from aioquic.quic import connection as quic
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.congestion.base import QuicCongestionControl
 from aioquic.quic.connection import Limit, QuicConnection
-from aioquic.quic.recovery import QuicPacketPacer
+from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.recovery import QuicPacketPacer, QuicPacketRecovery, QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 
 from moqt.asyncio.config import CongestionControl, TransportConfig
 from moqt.asyncio.connection import HeldConnection, quic_configuration
+from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
 
 
@@ -80,6 +83,95 @@ def test_attributes_of_a_connection() -> None:
     assert connection._loss.congestion_window > connection._loss.bytes_in_flight == 0
     assert tls.Epoch.ONE_RTT not in connection._spaces
     assert quic.END_STATES >= {quic.QuicConnectionState.DRAINING}
+
+
+def test_what_loss_recovery_is_built_on() -> None:
+    """moqt.asyncio.recovery."""
+    loss = stock()._loss
+    assert type(loss) is QuicPacketRecovery
+    assert {
+        "_cc",
+        "_logger",
+        "_pacer",
+        "_quic_logger",
+        "_rtt_initial",
+        "_rtt_initialized",
+        "_rtt_latest",
+        "_rtt_smoothed",
+        "_send_probe",
+        "peer_completed_address_validation",
+        "spaces",
+    } <= vars(loss).keys()
+    assert list(inspect.signature(QuicPacketRecovery.__init__).parameters) == [
+        "self",
+        "congestion_control_algorithm",
+        "initial_rtt",
+        "max_datagram_size",
+        "peer_completed_address_validation",
+        "send_probe",
+        "logger",
+        "quic_logger",
+    ]
+    for method, parameters in {
+        "on_ack_received": ["self", "ack_rangeset", "ack_delay", "now", "space"],
+        "_detect_loss": ["self", "now", "space"],
+        "_on_packets_lost": [
+            "self",
+            "congestion_event",
+            "now",
+            "packets",
+            "persistent_congestion",
+            "space",
+        ],
+        "_in_persistent_congestion": ["self", "packets"],
+    }.items():
+        signature = inspect.signature(getattr(QuicPacketRecovery, method))
+        assert list(signature.parameters) == parameters
+    space = QuicPacketSpace()
+    assert {"sent_packets", "largest_acked_packet", "loss_time"} <= vars(space).keys()
+    assert space.received_packets._size == 128
+    # numbers are looked at in order, and looked up
+    assert isinstance(space.sent_packets, dict)
+
+
+def test_a_packet_far_below_the_largest_is_taken_for_a_duplicate() -> None:
+    """Which is why `_size` is raised."""
+    received = QuicPacketSpace().received_packets
+    received.add(1000)
+    assert 1000 - received._size in received
+    assert 1000 - received._size + 1 not in received
+
+
+def test_what_congestion_control_is_called_with() -> None:
+    """moqt.asyncio.cubic."""
+    abstract = QuicCongestionControl.__abstractmethods__
+    assert abstract == {
+        "on_packet_acked",
+        "on_packet_sent",
+        "on_packets_expired",
+        "on_packets_lost",
+        "on_persistent_congestion",
+        "on_rtt_measurement",
+    }
+    for method in abstract:
+        theirs = inspect.signature(getattr(QuicCongestionControl, method))
+        assert (
+            theirs.parameters.keys() == inspect.signature(getattr(Cubic, method)).parameters.keys()
+        )
+    source = inspect.getsource(QuicPacketRecovery.on_ack_received)
+    # the window moves after the packets of an ACK were counted, and before its losses
+    assert (
+        source.index("on_packet_acked")
+        < source.index("on_rtt_measurement")
+        < source.index("update_rate")
+        < source.index("_detect_loss")
+    )
+    assert "rtt=latest_rtt" in source  # not smoothed, not reduced by the ACK's delay
+
+
+def test_keys_to_read_application_data_come_with_the_handshake() -> None:
+    """`HeldConnection` keeps datagrams until then."""
+    assert not CryptoPair().recv.is_valid()
 
 
 def test_attributes_of_a_stream() -> None:
