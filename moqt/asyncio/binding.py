@@ -139,6 +139,7 @@ class Driver:
     ) -> None:
         self.connection = connection
         connection.on_arrival = self._take_arrival
+        connection.announce_receivable(endpoint.receivable_octets)
         trace = connection.trace
         self._tap = None if trace is None else MoqtTap(trace)
         self.transport = (

@@ -44,6 +44,10 @@ _ANCILLARY_OCTETS = 64
 _NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
 
+DATAGRAMS_IN_BUFFER = 16
+"""A socket's receive buffer should hold so many: else a batch of large ones overruns it."""
+
+
 class DatagramReceiver(Protocol):
     """Whom an endpoint reports to."""
 
@@ -85,6 +89,12 @@ class UdpEndpoint:
     def address(self) -> Address:
         """The socket's own address."""
         return self._sock.getsockname()
+
+    @property
+    def receivable_octets(self) -> int:
+        """The largest datagram that its receive buffer, as granted, holds some of."""
+        granted = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        return granted // DATAGRAMS_IN_BUFFER
 
     @property
     def is_blocked(self) -> bool:

@@ -55,8 +55,10 @@ class MtuProber:
             if self._path is not None:
                 self.search.reset()
             self._path = path
-        if connection._loss._pto_count >= SUSPICIOUS_TIMEOUTS:
-            self.search.on_timeouts()
+        if connection._loss._pto_count >= SUSPICIOUS_TIMEOUTS or path.remote_challenges:
+            # A peer that sends PATH_CHALLENGE sees us elsewhere. aioquic fills the datagram of the
+            # PATH_RESPONSE, which the new path may not carry; 1200 octets will do (RFC 9000 8.2.2).
+            self.search.doubt()
         return self.search.size
 
     def next_probe(self, now: float) -> Datagram | None:

@@ -197,8 +197,8 @@ class PathMtu:
             if self._suspicious >= SUSPICIOUS_LOSSES:
                 self._suspect(in_use=True)
 
-    def on_timeouts(self) -> None:
-        """Several probe timeouts followed each other: nothing arrives."""
+    def doubt(self) -> None:
+        """Nothing arrives any more, or the path may be another: 1200 until `size` is confirmed."""
         self._suspect(in_use=False)
 
     def _suspect(self, *, in_use: bool) -> None:

@@ -42,6 +42,16 @@ class NarrowPath:
         loop.add_reader(client_side, self._carry_up)
         loop.add_reader(server_side, self._carry_down)
 
+    def rebind(self) -> None:
+        """Send to the server from another port, as a NAT does that forgot about the client."""
+        loop = asyncio.get_running_loop()
+        old = self._sides[1]
+        self._sides[1] = new = udp_socket(socket.AF_INET, BUFFER_OCTETS)
+        new.connect(old.getpeername())
+        loop.add_reader(new, self._carry_down)
+        loop.remove_reader(old)
+        old.close()
+
     def close(self) -> None:
         for side in self._sides:
             asyncio.get_running_loop().remove_reader(side)

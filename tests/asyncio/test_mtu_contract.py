@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
+from aioquic.quic.connection import QuicConnection, QuicNetworkPath
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicSentPacket
 from aioquic.quic.rangeset import RangeSet
@@ -139,6 +139,7 @@ def test_what_a_probe_is_built_with() -> None:
         "_version",
         "host_cid",
     } <= vars(connection).keys() | {"host_cid"}
+    assert "remote_challenges" in vars(QuicNetworkPath(("::1", 1)))
     assert {"_pto_count", "_time_of_last_sent_ack_eliciting_packet"} <= vars(
         connection._loss
     ).keys()

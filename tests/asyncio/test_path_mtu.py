@@ -163,12 +163,10 @@ def test_lost_packets_alone_do_not_shrink_datagrams() -> None:
     assert due(search) == []
     search.on_packets_lost(1)
     assert search.size == 1472
-    assert not search.is_settled
     (probe,) = due(search)
     assert probe.octets == 1472
     search.on_acked(probe)
     assert search.size == 1472
-    assert search.is_settled
     search.on_packets_lost(SUSPICIOUS_LOSSES - 1)
     assert due(search) == []
 
@@ -189,11 +187,11 @@ def test_a_black_hole_leads_back_to_the_base_and_to_a_new_search_after_a_pause()
 
 def test_timeouts_end_the_use_of_large_datagrams_until_they_are_confirmed() -> None:
     search = found(8972)
-    search.on_timeouts()
+    search.doubt()
     assert search.size == BASE_OCTETS
     (probe,) = due(search)
     assert probe.octets == 8952
-    search.on_timeouts()
+    search.doubt()
     assert due(search) == []
     search.on_acked(probe)
     assert search.size == 8952
@@ -223,7 +221,7 @@ def test_a_smaller_probe_confirms_nothing_larger() -> None:
     search = PathMtu(limit=65488)
     large, small = due(search)
     search.on_acked(large)
-    search.on_timeouts()
+    search.doubt()
     search.on_acked(small)
     assert search.size == small.octets
     (probe,) = due(search)
@@ -235,7 +233,7 @@ def test_a_smaller_probe_confirms_nothing_larger() -> None:
 def pause_after_a_black_hole(search: PathMtu, now: float) -> float:
     """Let it find a black hole, and then the size that it had; return the pause between."""
     mtu = search.size
-    search.on_timeouts()
+    search.doubt()
     for _ in range(MAX_PROBES):
         (probe,) = due(search, now)
         search.on_lost(probe, now)

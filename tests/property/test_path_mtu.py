@@ -50,7 +50,7 @@ class Traffic:
         search = self.search
         carried = 0 if is_lost else min(phase.mtu, phase.interface)
         if self.timeouts >= TIMEOUTS_UNTIL_SUSPICION:
-            search.on_timeouts()
+            search.doubt()
         probes = [] if self.timeouts else self.probes(phase)
         assert search.size in self.confirmed
         data = search.size
@@ -111,7 +111,7 @@ def test_any_path_is_found_however_it_changes(limit: int, path: list[Phase]) -> 
     news=st.lists(
         st.one_of(
             st.tuples(st.sampled_from(["acked", "lost"]), st.integers(0, 3)),
-            st.tuples(st.sampled_from(["refused", "timeouts", "packets", "reset", "wait"])),
+            st.tuples(st.sampled_from(["refused", "doubt", "packets", "reset", "wait"])),
         ),
         max_size=200,
     ),
@@ -136,8 +136,8 @@ def test_no_order_of_news_makes_it_use_what_was_not_confirmed(
                 search.on_lost(probe, now)
         elif kind == "refused":
             search.on_too_large(now)
-        elif kind == "timeouts":
-            search.on_timeouts()
+        elif kind == "doubt":
+            search.doubt()
         elif kind == "packets":
             search.on_packets_lost(7)
         elif kind == "reset":
