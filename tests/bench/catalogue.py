@@ -1,4 +1,8 @@
-"""All cases, module by module. A module that is not there yet is left out."""
+"""All cases, module by module. A module that is not there yet is left out.
+
+Targets and plots find cases by name: those of `tests.bench.link` are called "link-1g-20ms-kvcs" and
+"link-100m-50ms-loss-kvcs", and what they are compared with "-tls" instead of "-kvcs".
+"""
 
 from __future__ import annotations
 
