@@ -16,6 +16,7 @@ from aioquic.tls import Epoch
 
 from moqt.asyncio.config import LARGEST_STOCK_DATAGRAM_OCTETS
 from moqt.asyncio.pacing import BurstPacer
+from moqt.asyncio.path_mtu import SUSPICIOUS_LOSSES
 from moqt.asyncio.recovery import AdaptiveRecovery
 from tests.asyncio.endpoints import poll
 from tests.asyncio.quic_pair import quic_pair
@@ -44,6 +45,19 @@ def recovery(request: pytest.FixtureRequest) -> QuicPacketRecovery:
     return made
 
 
+def sent_packet(number: int, octets: int, *, in_flight: bool = True) -> QuicSentPacket:
+    return QuicSentPacket(
+        epoch=Epoch.ONE_RTT,
+        in_flight=in_flight,
+        is_ack_eliciting=True,
+        is_crypto_packet=False,
+        packet_number=number,
+        packet_type=QuicPacketType.ONE_RTT,
+        sent_time=SENT_AT,
+        sent_bytes=octets,
+    )
+
+
 def space_with_a_probe(
     recovery: QuicPacketRecovery, fates: list[QuicDeliveryState]
 ) -> QuicPacketSpace:
@@ -51,17 +65,9 @@ def space_with_a_probe(
     space = QuicPacketSpace(is_application_data=True)
     recovery.spaces = [space]
     for number in range(5):
-        packet = QuicSentPacket(
-            epoch=Epoch.ONE_RTT,
-            in_flight=number > 0,
-            is_ack_eliciting=True,
-            is_crypto_packet=False,
-            packet_number=number,
-            packet_type=QuicPacketType.ONE_RTT,
-            sent_time=SENT_AT,
-            sent_bytes=9000 if number == 0 else 1000,
-        )
-        if number == 0:
+        is_probe = number == 0
+        packet = sent_packet(number, 9000 if is_probe else 1000, in_flight=not is_probe)
+        if is_probe:
             packet.delivery_handlers.append((lambda delivery: fates.append(delivery), ()))
         recovery.on_packet_sent(packet=packet, space=space)
     return space
@@ -167,14 +173,50 @@ async def test_a_probe_has_the_size_it_is_for(certificate: CertificatePair, octe
     async with quic_pair(certificate) as (near, _):
         prober = near.driver.connection._mtu_prober
         await poll(lambda: prober.search.is_settled)
-        now = prober._now
+        now = prober._now + 5.0  # nothing was sent for long
         prober.search.reset()
         probe = prober.search.next_probe(now)
         assert probe is not None
         in_flight = near.driver.connection._loss.bytes_in_flight
         data, _ = prober._build(type(probe)(octets, probe.search), now)
         assert len(data) == octets
-        assert near.driver.connection._loss.bytes_in_flight == in_flight
+        loss = near.driver.connection._loss
+        assert loss.bytes_in_flight == in_flight
+        timeout_at = loss.get_loss_detection_time(amplification_limited=False)
+        assert timeout_at is not None
+        assert timeout_at > now
+
+
+async def test_only_large_packets_that_were_no_probes_are_suspicious(
+    certificate: CertificatePair,
+) -> None:
+    async with quic_pair(certificate) as (near, _):
+        prober = near.driver.connection._mtu_prober
+        await poll(lambda: prober.search.is_settled)
+        for number in range(SUSPICIOUS_LOSSES):
+            prober.on_packets_lost([sent_packet(number, 1200)])
+            prober.on_packets_lost([sent_packet(number, 9000, in_flight=False)])
+        assert prober.search.next_probe(prober._now) is None
+        for number in range(SUSPICIOUS_LOSSES):
+            prober.on_packets_lost([sent_packet(number, 1201)])
+        probe = prober.search.next_probe(prober._now)
+        assert probe is not None
+        assert probe.octets == prober.search.size
+        assert near.driver.connection.recovery.on_lost == prober.on_packets_lost
+
+
+async def test_a_path_that_the_peer_challenges_is_doubted(certificate: CertificatePair) -> None:
+    """PATH_RESPONSE would fill a datagram that the new path may not carry."""
+    async with quic_pair(certificate) as (near, _):
+        connection = near.driver.connection
+        await poll(lambda: connection._mtu_prober.search.is_settled)
+        connection._network_paths[0].remote_challenges.append(bytes(8))
+        connection.adapt_datagram_size(connection._mtu_prober._now)
+        assert connection.datagram_size == connection._max_datagram_size == 1200
+        connection.datagrams_to_send(connection._mtu_prober._now)
+        assert not connection._network_paths[0].remote_challenges
+        near.driver.wake()
+        await poll(lambda: connection.datagram_size > 60_000)
 
 
 def test_aioquics_stream_frames_have_two_octets_of_length() -> None:
