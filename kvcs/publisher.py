@@ -317,7 +317,8 @@ class Producer:
         """Withdraw what is over `retain_bytes` or `retain_s`, and look again when the next is."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for publication_id, expires in tuple(self._completed.items()):
+        while self._completed:
+            publication_id, expires = next(iter(self._completed.items()))
             held = self._stats.buffered_octets - self._live_octets
             is_last = len(self._completed) == 1
             if expires > now and (held <= self.config.retain_bytes or is_last):
