@@ -71,9 +71,10 @@ Request = LiveRequest | FetchRequest
 class TrackPlan:
     """The requests for the layers `first_layer` to `last_layer`, first `blocks` blocks, of a track.
 
-    `first_block`: from which block on, where the others are asked for elsewhere. `span_blocks`: how
-    many blocks the segment has; with fewer wanted and a peer that takes `max_filter_ranges` Ranges
-    or more, an OBJECTID_FILTER keeps the rest away; else they are discarded on arrival (KVCS 5.3).
+    `span_blocks`: how many blocks the segment has; with fewer wanted and a peer that takes
+    `max_filter_ranges` Ranges or more, an OBJECTID_FILTER keeps the rest away; else they are
+    discarded on arrival (KVCS 5.3). `is_part`: those from `first_block` on, as others bring the
+    rest.
     """
 
     def __init__(
@@ -86,14 +87,15 @@ class TrackPlan:
         span_blocks: int,
         max_filter_ranges: int,
         first_block: int = 0,
+        is_part: bool = False,
     ) -> None:
         self._first = first_layer
         self._last = last_layer
         self._layers = layers
-        self._span_blocks = span_blocks
+        self._last_block = (blocks if is_part else span_blocks) - 1
         self._first_block = first_block
         self._filters: tuple[RangeFilter, ...] = ()
-        if (first_block or blocks < span_blocks) and max_filter_ranges > 0:
+        if (is_part or blocks < span_blocks) and max_filter_ranges > 0:
             wanted = IdRange(first_block, blocks - 1)
             self._filters = (RangeFilter(RangeFilterKind.OBJECT_ID, (wanted,)),)
 
@@ -162,7 +164,7 @@ class TrackPlan:
         if not request.is_one_group:
             # Up to the last block, not to the end of the Group: some relays wait for the latter.
             return tuple(
-                self._fetch_up_to(layer, location_of(layer, self._span_blocks - 1))
+                self._fetch_up_to(layer, location_of(layer, self._last_block))
                 for layer in incomplete_layers
                 if request.first_layer <= layer <= request.last_layer
             )
@@ -184,6 +186,7 @@ class TrackPlan:
         return tuple(requests)
 
     def _fetch_up_to(self, layer: int, last: Location) -> FetchRequest:
+        last = min(last, location_of(layer, self._last_block))
         location = LocationFilter.range(location_of(layer, self._first_block), last)
         return FetchRequest(layer, layer, location, self._filters)
 

@@ -130,6 +130,7 @@ class TrackFeed:
             span_blocks=wanted.span.blocks,
             max_filter_ranges=max_filter_ranges,
             first_block=wanted.skip,
+            is_part=wanted.is_part,
         )
         self._is_unfiltered_part = wanted.is_part and not max_filter_ranges
         self._window = asyncio.Semaphore(

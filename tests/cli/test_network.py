@@ -132,7 +132,9 @@ def test_publish_joint_and_encoded_ends_by_sigterm(keys: Keys, tmp_path: Path) -
     assert read(out) == octets_of(arrays)
 
 
+@pytest.mark.parametrize("sessions", [[], ["--sessions", "2"]], ids=["one", "two"])
 def test_fetch_a_part(
+    sessions: list[str],
     keys: Keys,
     complete: Background,
     arrays: dict[str, AnyArray],
@@ -142,7 +144,7 @@ def test_fetch_a_part(
     out = tmp_path / "part.safetensors"
     part = ["--layers", "1-2", "--blocks", "2", "--k-names", "k{layer}", "--v-names", "v{layer}"]
     wanting = [*keys.wanting(), "--out", str(out), "--json"]
-    assert main(["fetch", complete.url, *wanting, *part]) == ExitCode.OK
+    assert main(["fetch", complete.url, *wanting, *part, *sessions]) == ExitCode.OK
     assert read(out) == {
         f"{part}{layer}": arrays[f"layers.{layer}.{part}"][:32].tobytes()
         for layer in (1, 2)

@@ -13,6 +13,7 @@ from kvcs.keys import ProducerKey, TrustedKeys
 from kvcs.kvsp.shapes import Layout
 from kvcs.names import DataTrackName
 from kvcs.striping.shares import Striping
+from tests.kvcs.loopback.test_media_relay import HASTY, MediaRelay
 from tests.kvcs.stage import produce, staged, take, until
 from tests.kvcs.support import describe, octets_of, prompt
 
@@ -219,6 +220,35 @@ async def test_a_session_that_is_asked_to_leave_is_replaced(certificate: Certifi
         await segment.complete()
         assert await take(retrieval, descriptor) == [1, 2]
         assert retrieval.stats.objects == 2 * 3 * 6
+
+
+@pytest.mark.parametrize("is_live", [False, True], ids=["fetched", "live"])
+async def test_a_relay_for_media_that_drops_groups_is_no_hindrance(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    drops = frozenset({(b"k.raw.s0", 3), (b"k.raw.s0", 4), (b"v.raw.s0", 4)})
+    relay = MediaRelay(monkeypatch, drops)
+    descriptor = describe(layers=6)
+    config = moqt.SessionConfig(max_filter_ranges=0)
+    async with (
+        asyncio.timeout(30),
+        staged(certificate, descriptor, session_config=config) as stage,
+        stage.consumer(config=HASTY) as consumer,
+    ):
+        publication = await stage.publish(4)
+        if not is_live:
+            await produce(publication)
+        retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 4), sessions=3)
+        if is_live:
+            segment = publication.segment()
+            await until(lambda: retrieval.stats.open_requests == 2)
+            for layer in range(6):
+                await segment.put_layer(layer, *stage.layer(layer, 4))
+            await segment.complete()
+        assert await take(retrieval, descriptor) == list(range(6))
+        assert relay.dropped == (drops if is_live else set())
+        assert retrieval.stats.objects == 2 * 6 * 4
+        assert retrieval.stats.duplicates == 0
 
 
 async def test_closing_in_the_middle_ends_the_requests_of_all_sessions(
