@@ -3,8 +3,8 @@
 All work happens in `_pump`, once a wake-up of the loop: QUIC's events go to the session, the
 session fills QUIC from its queues, QUIC's datagrams go to the socket, one timer is set, and the
 session's events go to its owner. A batch of datagrams, a timer and `wake` each lead to one pump, so
-nothing is done once a datagram but aioquic's own work. ACKs leave with the pump when 64 KiB have
-arrived since the last one, else after aioquic's millisecond.
+nothing is done once a datagram but aioquic's own work. ACKs leave with the pump once
+`acknowledge_octets` have arrived since the last one, else after aioquic's millisecond.
 
 The clock is `time.monotonic`, not the loop's: uvloop's time stands still within one wake-up and has
 milliseconds only.
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from moqt.session.events import Event
 
 logger = logging.getLogger(__name__)
-
-ACKNOWLEDGE_OCTETS = 64 * 1024
-"""Received since the last ACK: the next one leaves at once."""
 
 SMALLEST_DELAY_S = 0.001
 """No timer is set for less, unless it's due: uvloop would spin on it."""
@@ -236,7 +233,7 @@ class Driver:
         """Act on what was fed."""
         if self._farewell:
             self._repeat_farewell()
-        if self._unacknowledged_octets >= ACKNOWLEDGE_OCTETS:
+        if self._unacknowledged_octets >= self.connection.acknowledge_octets:
             self._unacknowledged_octets = 0
             self.connection.acknowledge_soon(time.monotonic())
         self._pump()

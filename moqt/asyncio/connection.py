@@ -142,6 +142,9 @@ class _Account:
 class HeldConnection(QuicConnection):
     """A QUIC connection that grants nothing by itself, and says what it holds unsent."""
 
+    acknowledge_octets = 64 * 1024
+    """Received since the last ACK: the next one need not wait."""
+
     def __init__(
         self,
         *,

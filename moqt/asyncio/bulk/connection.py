@@ -39,6 +39,8 @@ _FIRST_UNIDIRECTIONAL = 4
 class BulkConnection(HeldConnection):
     """As `HeldConnection`; what is written must not change until it is acknowledged."""
 
+    acknowledge_octets = 256 * 1024
+
     def __init__(
         self,
         *,
@@ -129,23 +131,26 @@ class BulkConnection(HeldConnection):
         self, frame_type: int, stream_id: int, offset: int, data: memoryview | bytes, fin: bool
     ) -> None:
         """Take octets of a stream. Raises: QuicConnectionError, as aioquic does."""
-        self._assert_stream_can_receive(frame_type, stream_id)
-        try:
-            stream = self._get_or_create_stream(frame_type, stream_id)
-        except StreamFinishedError:
-            return
-        stop = offset + len(data)
-        limit = self._local_max_data
-        fresh = max(0, stop - stream.receiver.highest_offset)
-        if stop > stream.max_stream_data_local or limit.used + fresh > limit.value:
-            raise QuicConnectionError(
-                error_code=QuicErrorCode.FLOW_CONTROL_ERROR,
-                frame_type=frame_type,
-                reason_phrase=f"stream {stream_id}: octets up to {stop} are over a limit",
-            )
-        limit.used += fresh
+        stream = self._streams.get(stream_id)
+        if stream is None or type(stream.receiver) is not PlacingReceiver:
+            self._assert_stream_can_receive(frame_type, stream_id)
+            try:
+                stream = self._get_or_create_stream(frame_type, stream_id)
+            except StreamFinishedError:
+                return
         receiver = stream.receiver
         assert isinstance(receiver, PlacingReceiver)
+        stop = offset + len(data)
+        fresh = stop - receiver.highest_offset
+        if fresh > 0:
+            limit = self._local_max_data
+            if stop > stream.max_stream_data_local or limit.used + fresh > limit.value:
+                raise QuicConnectionError(
+                    error_code=QuicErrorCode.FLOW_CONTROL_ERROR,
+                    frame_type=frame_type,
+                    reason_phrase=f"stream {stream_id}: octets up to {stop} are over a limit",
+                )
+            limit.used += fresh
         try:
             receiver.place(offset, data, fin)
         except FinalSizeError as error:

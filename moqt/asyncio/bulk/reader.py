@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.bulk.connection import BulkConnection
 
+_IDLE_RESOLUTION_S = 0.001
+"""How exactly the idle timer is kept while much comes."""
+
 _SPIN_BIT = 0x20
 _FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
 _VARINT = (0, 0x3F, 0x3FFF, 0, 0x3FFFFFFF, 0, 0, 0, 0x3FFFFFFFFFFFFFFF)
@@ -36,6 +39,7 @@ class BulkReader:
         self._connection = connection
         self._plain = bytearray(65536)
         self._view = memoryview(self._plain)
+        self._noted_at = -1.0
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
         """Take datagrams that came from the connection's own path, one after another.
@@ -247,7 +251,9 @@ class BulkReader:
         connection._network_paths[0].bytes_received += octets
         if elicits and space.ack_at is None:
             space.ack_at = now + connection._ack_delay
-        connection._close_at = now + connection._idle_timeout()
+        if now > self._noted_at + _IDLE_RESOLUTION_S:
+            self._noted_at = now
+            connection._close_at = now + connection._idle_timeout()
         connection._ack_eliciting_sent_since_receipt = False
         if space.largest_received_packet > connection._spin_highest_pn:
             connection._spin_highest_pn = space.largest_received_packet

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aioquic.buffer import encode_uint_var
 from aioquic.quic.packet import QuicStreamFrame
 from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.rangeset import RangeSet
@@ -53,6 +54,8 @@ class ReferencingSender(QuicStreamSender):
     def __init__(self, stream_id: int, owner: SenderOwner) -> None:
         super().__init__(stream_id=stream_id, writable=True)
         self.stream_id = stream_id
+        self.id_octets = encode_uint_var(stream_id)
+        """The stream ID as frames have it."""
         self.is_queued = False
         """Whether the bulk writer has it in its queue."""
         self._owner = owner

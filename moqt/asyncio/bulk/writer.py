@@ -191,7 +191,7 @@ class BulkWriter:
         number_at = len(start_of_header)
         header_octets = number_at + number_octets
 
-        id_octets = varint(sender.stream_id)
+        id_octets = sender.id_octets
         offset_octets, offset_mark = (4, 0x80000000) if run.stop < 1 << 30 else (8, 0xC << 60)
         frame_octets = 1 + len(id_octets) + offset_octets
         kind, last_kind = (
@@ -264,13 +264,3 @@ class BulkWriter:
         is_writable = emit(view[:at], datagram_octets, connection._network_paths[0].addr)
         return at, is_writable
 
-
-def varint(value: int) -> bytes:
-    """Return a QUIC varint (RFC 9000 16)."""
-    if value < 1 << 6:
-        return value.to_bytes(1, "big")
-    if value < 1 << 14:
-        return (value | 0x4000).to_bytes(2, "big")
-    if value < 1 << 30:
-        return (value | 0x80000000).to_bytes(4, "big")
-    return (value | 0xC000000000000000).to_bytes(8, "big")
