@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from moqt.tls import CertificatePair, generate_certificate
+from tests.bench.link_forward import ADDRESSES
 
 __all__ = ["certificate", "certificate_files"]
 
@@ -15,8 +16,8 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []  # removed when the interp
 
 @cache
 def certificate() -> CertificatePair:
-    """Return certificate and key, in PEM, for localhost."""
-    return generate_certificate(["localhost", "127.0.0.1"], days=1)
+    """Return certificate and key, in PEM, for localhost and the emulated link."""
+    return generate_certificate(["localhost", "127.0.0.1", *ADDRESSES], days=1)
 
 
 @cache

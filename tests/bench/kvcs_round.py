@@ -19,6 +19,8 @@ from tests.bench.processes import Round, Side
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.bench.link_path import Link
+
 __all__ = ["DISCOVERED", "Workload", "figures", "kvcs_round"]
 
 MODULE = "tests.bench.side.kvcs_main"
@@ -50,6 +52,8 @@ class Workload:
     pace_s: float = 0.0
     consumers: int = 1
     repeats: int = 1
+    warm_octets: int = 8 * MEBI
+    """What is moved before anything is measured, at most; a layer at least."""
     profile_dir: str | None = None
 
     @classmethod
@@ -96,6 +100,7 @@ class Workload:
             "digests": self.digests,
             "uvloop": self.uvloop,
             "pace_s": self.pace_s,
+            "warm_octets": self.warm_octets,
             "max_publications": self.repeats + 1024,
             "profile_dir": self.profile_dir,
             "scope_key": secrets.token_hex(32),
@@ -116,10 +121,12 @@ class Outcome:
     consumers: Sequence[dict[str, Any]]
 
 
-def kvcs_round(workload: Workload) -> Outcome:
-    """Run one round. Raises: CaseFailed."""
+def kvcs_round(workload: Workload, *, link: Link | None = None) -> Outcome:
+    """Run one round, over an emulated link if there is one. Raises: CaseFailed."""
     plan = workload.plan()
-    with Round() as round_:
+    if link is not None:
+        plan["host"] = link.addresses[0]
+    with Round(namespaces=None if link is None else link.namespaces) as round_:
         producer = round_.side(MODULE, "produce", plan, is_sender=True)
         port = producer.expect("serving")["port"]
         consumers = [

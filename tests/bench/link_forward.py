@@ -1,4 +1,4 @@
-"""The emulated link's process: `python -m tests.bench.link_forward SPEC`.
+"""The emulated link's process: `python -m tests.bench.link_forward forward SPEC`.
 
 Two network namespaces without a name, each with one TUN device, and this process between them. It
 says {"say": "up", ...} when they can be entered, answers a line on stdin with its figures, and ends
@@ -27,8 +27,9 @@ import time
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
+from typing import Any
 
-from tests.bench.link_packets import Packet
+from tests.bench.link_packets import TCP, UDP, Packet
 
 __all__ = ["ADDRESSES", "Direction", "LinkSpec"]
 
@@ -38,6 +39,8 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 CHUNK_S = 0.0005
 READ_OCTETS = 10 + 65_536
 READS_A_TURN = 32
+
+SAMPLE_S = 0.02
 
 TCP_BUFFER_OCTETS = 64 << 20
 """What TCP's own windows may grow to at both ends."""
@@ -79,6 +82,7 @@ class Direction:
         self.due: list[tuple[float, int, bytes]] = []
         """A heap of what is on its way: when it arrives, a number, the octets."""
         self.segments = self.octets = self.dropped = self.lost = 0
+        self.protocol_octets = {TCP: 0, UDP: 0}
 
     def _draw(self) -> float:
         """Return how many segments pass before the next is lost."""
@@ -122,6 +126,7 @@ class Direction:
             heapq.heappush(self.due, (arrives_at, self._number, part.data))
             self.segments += end - first
             self.octets += part.octets
+            self.protocol_octets[part.protocol] += part.octets
             first = end
 
     def arrived(self, now: float) -> tuple[float, bytes] | None:
@@ -172,6 +177,7 @@ class Forwarder:
             self._devices.append(_device(address, spec.mtu))
         self._directions = [Direction(spec, spec.seed), Direction(spec, spec.seed + 1)]
         self._latest_s = 0.0
+        self._samples: list[tuple[float, int, int]] = []
         self._late_pieces = self._pieces = self._refused = self._unknown = 0
 
     def run(self) -> None:
@@ -180,7 +186,12 @@ class Forwarder:
         near, far = self._devices
         ways = ((near, far, self._directions[0]), (far, near, self._directions[1]))
         clock = time.monotonic
+        sample_at = 0.0
         while True:
+            if (now := clock()) >= sample_at:
+                sample_at = now + SAMPLE_S
+                octets = self._directions[0].protocol_octets
+                self._samples.append((now, octets[TCP], octets[UDP]))
             next_at = min((way.due[0][0] for way in self._directions if way.due), default=None)
             wait_s = None if next_at is None else max(0.0, next_at - clock())
             ready = select.select([near, far, stdin], [], [], wait_s)[0]
@@ -217,8 +228,9 @@ class Forwarder:
         except OSError:
             self._refused += 1
 
-    def figures(self) -> dict[str, float]:
-        """Return what passed, and how well this process kept up."""
+    def figures(self) -> dict[str, Any]:
+        """Return what passed, and how well this process kept up. `samples`: the clock, and the
+        octets of TCP and of UDP taken from near to far until then."""
         used = os.times()
         near, far = self._directions
         return {
@@ -232,16 +244,19 @@ class Forwarder:
             "late_pieces": self._late_pieces,
             "latest_s": self._latest_s,
             "cpu_s": used.user + used.system,
+            "samples": self._samples,
         }
 
 
 def main() -> None:
     """Set up, say so, forward."""
     try:  # it stands for hardware, which waits for no one
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(50))
     except PermissionError:
         pass
-    forwarder = Forwarder(LinkSpec(**json.loads(sys.argv[1])))
+    given = json.loads(sys.argv[-1])
+    del given["core"]  # it goes where there is time
+    forwarder = Forwarder(LinkSpec(**given))
     paths = [f"/proc/{os.getpid()}/fd/{fd}" for fd in forwarder.namespaces]
     gc.disable()
     print(json.dumps({"say": "up", "namespaces": paths}), flush=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = ["VNET_OCTETS", "Packet"]
+__all__ = ["TCP", "UDP", "VNET_OCTETS", "Packet"]
 
 VNET_OCTETS = 10
 """struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset."""
@@ -20,7 +20,9 @@ _VNET = struct.Struct("=BBHHHH")
 GSO_NONE, GSO_TCPV4, GSO_UDP_L4 = 0, 1, 5
 NEEDS_CSUM = 1
 
-_TCP, _UDP = 6, 17
+TCP, UDP = 6, 17
+"""Protocols of IP."""
+
 _FIN_PSH = 0x09
 
 
@@ -35,6 +37,7 @@ class Packet:
     """Payload of each segment but the last, which may be shorter."""
     segments: int
     octets: int
+    protocol: int
 
     @classmethod
     def parse(cls, data: bytes) -> Packet:
@@ -43,8 +46,11 @@ class Packet:
         octets = len(data) - VNET_OCTETS
         if data[VNET_OCTETS] >> 4 != 4:
             raise ValueError(f"IP version {data[VNET_OCTETS] >> 4}, expected 4")
+        protocol = data[VNET_OCTETS + 9]
+        if protocol not in (TCP, UDP):
+            raise ValueError(f"IP protocol {protocol}, expected {TCP} or {UDP}")
         if gso_type == GSO_NONE or not gso_size:
-            return cls(data, octets, 0, 1, octets)
+            return cls(data, octets, 0, 1, octets, protocol)
         if gso_type not in (GSO_TCPV4, GSO_UDP_L4):
             raise ValueError(f"gso_type {gso_type}, expected {GSO_TCPV4} or {GSO_UDP_L4}")
         if gso_type == GSO_UDP_L4:
@@ -52,7 +58,7 @@ class Packet:
         else:
             header = csum_start + (data[VNET_OCTETS + csum_start + 12] >> 4) * 4
         segments = max(1, -(-(octets - header) // gso_size))
-        return cls(data, header, gso_size, segments, octets + (segments - 1) * header)
+        return cls(data, header, gso_size, segments, octets + (segments - 1) * header, protocol)
 
     def part(self, first: int, stop: int) -> Packet:
         """Return segments `first` to `stop` - 1 as a packet of their own."""
@@ -89,10 +95,16 @@ class Packet:
         else:
             struct.pack_into(">H", head, transport + 4, total - csum_start)
         # What is left to do is the sum over the octets: the field holds that of the pseudo-header.
-        protocol = _TCP if gso_type == GSO_TCPV4 else _UDP
-        pseudo = head[ip + 12 : ip + 20] + struct.pack(">HH", protocol, total - csum_start)
+        pseudo = head[ip + 12 : ip + 20] + struct.pack(">HH", self.protocol, total - csum_start)
         struct.pack_into(">H", head, transport + csum_offset, _sum(pseudo))
-        return Packet(bytes(head + payload), header, size, count, total + (count - 1) * header)
+        return Packet(
+            bytes(head + payload),
+            header,
+            size,
+            count,
+            total + (count - 1) * header,
+            self.protocol,
+        )
 
 
 def _sum(data: bytes | bytearray) -> int:

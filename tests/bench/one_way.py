@@ -15,6 +15,8 @@ from tests.bench.processes import Round
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tests.bench.link_path import Link
+
 __all__ = ["WARM_OCTETS", "one_way_round"]
 
 WARM_OCTETS = 8 * MEBI
@@ -27,14 +29,17 @@ def one_way_round(
     sender_serves: bool = False,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
+    link: Link | None = None,
 ) -> Figures:
     """Run the roles `send` and `receive` of a module once. `plan` has `octets` and `hashed`.
 
     Raises: CaseFailed, also when digests or octets of both sides differ.
     """
     whole = {"warm_octets": min(WARM_OCTETS, plan["octets"]), **certificate_files(), **plan}
+    if link is not None:
+        whole["host"] = link.addresses[0 if sender_serves else 1]
     roles = ("send", "receive") if sender_serves else ("receive", "send")
-    with Round() as round_:
+    with Round(namespaces=None if link is None else link.namespaces) as round_:
         sides = {}
         for role in roles:
             sides[role] = round_.side(

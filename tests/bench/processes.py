@@ -138,7 +138,9 @@ class Side:
 class Round:
     """The processes of one round: `with Round() as round_:`; none of them outlives the block."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, namespaces: tuple[str, str] | None = None) -> None:
+        """`namespaces`: the sender's and the receiver's network, as paths; None: this one."""
+        self._namespaces = namespaces
         self._stack = ExitStack()
         self._sides: list[Side] = []
 
@@ -153,11 +155,19 @@ class Round:
         env: Mapping[str, str] | None = None,
     ) -> Side:
         """Start `python -m module role PLAN`, on the sender's or the receiver's core."""
-        core = None if CORES is None else CORES[0 if is_sender else 1]
+        end = 0 if is_sender else 1
+        core = None if CORES is None else CORES[end]
+        if self._namespaces is not None:
+            plan = {**plan, "namespace": self._namespaces[end]}
         side = Side(module, role, plan, core=core, python=python or sys.executable, env=env or {})
         self._sides.append(side)
         self._stack.callback(side.end)
         return side
+
+    def kill(self) -> None:
+        """End all sides at once: nothing more is expected of them."""
+        for side in self._sides:
+            side.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +180,5 @@ class Round:
     ) -> None:
         """End all sides; at once when the round failed."""
         if kind is not None:
-            for side in self._sides:
-                side.kill()
+            self.kill()
         self._stack.close()

@@ -98,6 +98,16 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.SENDER_PEAK,
         Metric.RECEIVER_PEAK,
     ),
+    Section.LINKS: (
+        Metric.UTILISATION,
+        Metric.SPEED,
+        Metric.TCP_SHARE,
+        Metric.QUEUE_DROPS,
+        Metric.SENDER_CPU,
+        Metric.RECEIVER_CPU,
+        Metric.DATAGRAM,
+        Metric.RETRIES,
+    ),
 }
 
 NOTES: dict[Section, str] = {

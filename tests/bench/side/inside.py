@@ -6,6 +6,7 @@ The standard library alone, and any Python from 3.11 on: the other implementatio
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import mmap
 import os
@@ -17,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 MEBI = 1 << 20
+
+CLONE_NEWNET = 0x40000000
+
+LOOPBACK = "127.0.0.1"
+"""Where sides serve, unless the plan names another `host`."""
 
 PATTERN_OCTETS = 8 * MEBI
 """The payload repeats after so many octets."""
@@ -46,9 +52,22 @@ async def heard() -> dict[str, Any]:
 
 
 def plan() -> dict[str, Any]:
-    """Return what the parent gave this side to do: the last argument, in JSON."""
+    """Return what the parent gave this side to do: the last argument, in JSON.
+
+    A side of an emulated link enters its network namespace here, before it has any thread.
+    """
     given: dict[str, Any] = json.loads(sys.argv[-1])
+    if "namespace" in given:
+        _enter(given["namespace"])
     return given
+
+
+def _enter(namespace: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(namespace) as descriptor:
+        if libc.setns(descriptor.fileno(), CLONE_NEWNET) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"setns: {os.strerror(code)}")
 
 
 def pattern() -> memoryview:

@@ -18,7 +18,7 @@ from kvcs.config import ProducerConfig
 from moqt.asyncio import config as transport_limits
 from moqt.asyncio.config import TransportConfig
 from tests.bench.side import without_digest
-from tests.bench.side.inside import Meter, heard, holds_pattern, pattern, say
+from tests.bench.side.inside import LOOPBACK, Meter, heard, holds_pattern, pattern, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 DISCOVERED = "discovered"
 """For `datagram`: the largest datagrams that the path and the library carry."""
-
-WARM_UP_OCTETS = 8 << 20
-"""What is transferred before anything is measured, at most."""
 
 
 class Cache:
@@ -45,7 +42,7 @@ class Cache:
         self.tensors: NDArray[Any] = np.empty(shape, ml_dtypes.bfloat16)
         self.flat[...] = 0  # so that the kernel hands out the memory before the clock runs
         layer_octets = self.tensors[0].nbytes
-        self._warm_layers = max(1, min(given["layers"], WARM_UP_OCTETS // layer_octets))
+        self._warm_layers = max(1, min(given["layers"], given["warm_octets"] // layer_octets))
 
     @property
     def flat(self) -> NDArray[np.uint8]:
@@ -130,7 +127,7 @@ async def produce(given: dict[str, Any]) -> None:
     cache.fill()
     put_at: list[float] = []
     async with Producer.serve(
-        "127.0.0.1",
+        given.get("host", LOOPBACK),
         0,
         scope=Scope(bytes.fromhex(given["scope_key"])),
         certificate=given["certificate"].encode(),
@@ -183,7 +180,7 @@ async def consume(given: dict[str, Any]) -> None:
     """Connect; retrieve into tensors of our own and report, as the parent says."""
     cache, gauge = Cache(given), Gauge(given, "consumer")
     async with Consumer.connect(
-        f"moqt://localhost:{given['port']}/",
+        f"moqt://{given.get('host', 'localhost')}:{given['port']}/",
         scope=Scope(bytes.fromhex(given["scope_key"])),
         ca=given["certificate"].encode(),
         transport_config=transport_config(given),

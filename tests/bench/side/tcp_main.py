@@ -12,11 +12,25 @@ import sys
 from typing import Any
 
 from tests.bench.side.ends import Receiving, Sending, wait_for_go
-from tests.bench.side.inside import hear, heard, pin, plan, say
+from tests.bench.side.inside import LOOPBACK, hear, heard, pin, plan, say
 
 READ_OCTETS = 1 << 20
 
-HOST = "127.0.0.1"
+
+def host(given: dict[str, Any]) -> str:
+    """Return where the receiver serves."""
+    return str(given.get("host", LOOPBACK))
+
+
+def connected(given: dict[str, Any]) -> socket.socket:
+    """Return a connection to the receiver, under the plan's congestion control if it names one."""
+    connection = socket.socket()
+    if "congestion" in given:
+        connection.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_CONGESTION, given["congestion"].encode()
+        )
+    connection.connect((host(given), given["port"]))
+    return connection
 
 
 def server_context(given: dict[str, Any]) -> ssl.SSLContext | None:
@@ -41,7 +55,7 @@ def client_context(given: dict[str, Any]) -> ssl.SSLContext | None:
 def receive_blocking(given: dict[str, Any]) -> None:
     """Receive into one piece of memory."""
     receiving = Receiving(given)
-    with socket.create_server((HOST, 0)) as server:
+    with socket.create_server((host(given), 0)) as server:
         say("serving", port=server.getsockname()[1])
         connection, _ = server.accept()
     context = server_context(given)
@@ -59,7 +73,7 @@ def receive_blocking(given: dict[str, Any]) -> None:
 def send_blocking(given: dict[str, Any]) -> None:
     """Send piece by piece."""
     sending = Sending(given)
-    connection = socket.create_connection((HOST, given["port"]))
+    connection = connected(given)
     context = client_context(given)
     if context is not None:
         connection = context.wrap_socket(connection, server_hostname="localhost")
@@ -97,7 +111,7 @@ async def receive_async(given: dict[str, Any]) -> None:
     receiving, done = Receiving(given), asyncio.Event()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Receiver(receiving, done), HOST, 0, ssl=server_context(given)
+        lambda: Receiver(receiving, done), host(given), 0, ssl=server_context(given)
     )
     say("serving", port=server.sockets[0].getsockname()[1])
     await done.wait()
@@ -109,8 +123,7 @@ async def send_async(given: dict[str, Any]) -> None:
     """Send on asyncio, waiting whenever the transport has enough."""
     sending = Sending(given)
     _, writer = await asyncio.open_connection(
-        HOST,
-        given["port"],
+        sock=connected(given),
         ssl=client_context(given),
         server_hostname="localhost" if given["tls"] else None,
     )
