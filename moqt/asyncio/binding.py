@@ -394,7 +394,8 @@ class Driver:
             if connection.is_over and not was_over:
                 self._farewell = datagrams  # CONNECTION_CLOSE
         while not self._endpoint.is_blocked and (probe := connection.next_probe(now)) is not None:
-            self._endpoint.send([probe])  # where the socket refuses it, the next one is due at once
+            if not self._endpoint.send_probe(probe):  # so another one is due at once
+                connection.shrink_datagrams()
         if connection.write_bulk(now, self._endpoint.send_segments):
             self._pump_handle = self._loop.call_soon(
                 self._pump

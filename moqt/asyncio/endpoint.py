@@ -83,6 +83,8 @@ class UdpEndpoint:
         self._buffer = bytearray(DATAGRAM_OCTETS)
         self._view = memoryview(self._buffer)
         self._fallback: asyncio.DatagramTransport | None = None
+        self._is_probing = False
+        self._is_refused = False
         self._is_closed = False
 
     @property
@@ -129,6 +131,14 @@ class UdpEndpoint:
                 self.send_segments(memoryview(joined), len(data), address)
             else:
                 self.send_segments(memoryview(data), len(data), address)
+
+    def send_probe(self, probe: Datagram) -> bool:
+        """Send a datagram that may be too large; False: the socket says at once that it is, which
+        is told to nobody else."""
+        self._is_probing, self._is_refused = True, False
+        self.send((probe,))
+        self._is_probing = False
+        return not self._is_refused
 
     def send_segments(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
         """Send datagrams of so many octets each, one after another; the last may be shorter.
@@ -266,7 +276,10 @@ class UdpEndpoint:
         if self._receiver is None or self._is_closed:
             return
         if error.errno == errno.EMSGSIZE:
-            self._receiver.on_too_large(address)
+            if self._is_probing:
+                self._is_refused = True
+            else:
+                self._receiver.on_too_large(address)
         elif self.remote is not None:
             self._receiver.on_error(error)
         # on a server's socket it's some client's doing; that client's timers find out

@@ -17,6 +17,7 @@ from aioquic.quic.packet import push_quic_transport_parameters
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.endpoint import NO_FRAGMENTS, UdpEndpoint, udp_socket
 from moqt.asyncio.info import connection_info
+from moqt.asyncio.listener import Listener
 from moqt.asyncio.path_mtu import BASE_OCTETS, tolerance
 from tests.asyncio.endpoints import poll
 from tests.asyncio.narrow_path import narrow_path
@@ -181,6 +182,10 @@ async def test_a_socket_that_refuses_large_datagrams_needs_no_round_trips(
     certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EMSGSIZE: the probe that it hit is taken back, and nothing else is disturbed."""
+
+    def unexpected(*args: object) -> None:
+        raise AssertionError("a refused probe is its sender's own business")
+
     refused: list[int] = []
 
     def refusing(
@@ -194,6 +199,7 @@ async def test_a_socket_that_refuses_large_datagrams_needs_no_round_trips(
 
     send_segments = UdpEndpoint.send_segments
     monkeypatch.setattr(UdpEndpoint, "send_segments", refusing)
+    monkeypatch.setattr(Listener, "on_too_large", unexpected)
     async with quic_pair(certificate) as (near, far):
         await poll(lambda: is_settled(near) and is_settled(far))
         assert refused
