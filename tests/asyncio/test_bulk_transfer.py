@@ -31,6 +31,11 @@ pairs = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(autouse=True)
+def no_leaks() -> None:
+    """Nothing here has a task or a socket."""
+
+
 class Transfer:
     """Streams of given sizes from both sides, FIN with the last octets or alone."""
 
