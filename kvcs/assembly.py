@@ -393,6 +393,7 @@ class Assembly(Coverage):
         return lease
 
     def _end_lease(self, state: TrackState, lease: Lease) -> None:
+        lease.holder = None  # it may refer to the lease
         key = (lease.layer, lease.block)
         if state.leases.get(key) is lease:
             del state.leases[key]

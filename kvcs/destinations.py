@@ -10,7 +10,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from kvcs.errors import TensorMismatch
 from kvcs.kvsp.shapes import AnyArray, BlockShape, Component, Layout
-from kvcs.kvsp.tensors import LayerTensor
+from kvcs.kvsp.tensors import MIN_RUN_OCTETS, LayerTensor
 from kvcs.wanted import LayerMemory
 
 if TYPE_CHECKING:
@@ -150,18 +150,27 @@ class Destinations:
     def memory(
         self, layer: int, shape: BlockShape, *, first_token: int, blocks: int
     ) -> LayerMemory:
-        """Return the memory of `blocks` blocks from `first_token` on, if blocks follow each other.
+        """Return the memory of `blocks` blocks from `first_token` on, in runs through all blocks.
 
-        It is the arrays' own, as long as they are not dropped.
+        One for each tensor in layout NHD, one for each head in HND; none where strides leave gaps,
+        or runs of a block that are too short to be worth while. It is the arrays' own.
         """
-        views = []
-        for part, octets in zip(shape.geometry.parts(shape.component), shape.sections, strict=True):
+        views: list[memoryview] = []
+        octets: list[int] = []
+        for part, section in zip(
+            shape.geometry.parts(shape.component), shape.sections, strict=True
+        ):
             array = self.tensor(layer, part).array
-            if self._descriptor.layout is not Layout.NHD or not array.flags.c_contiguous:
+            rows = [array] if self._descriptor.layout is Layout.NHD else list(array)
+            run = section // len(rows)
+            if not all(row.flags.c_contiguous for row in rows) or (
+                len(rows) > 1 and run < MIN_RUN_OCTETS
+            ):
                 return LayerMemory((), ())
-            start = first_token // shape.tokens * octets
-            views.append(array.reshape(-1).view("u1").data[start : start + blocks * octets])
-        return LayerMemory(tuple(views), shape.sections)
+            start = first_token // shape.tokens * run
+            views += [row.reshape(-1).view("u1").data[start : start + blocks * run] for row in rows]
+            octets += [run] * len(rows)
+        return LayerMemory(tuple(views), tuple(octets))
 
     def runs(
         self, layer: int, shape: BlockShape, first_token: int

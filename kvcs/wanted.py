@@ -158,10 +158,10 @@ class TrackState:
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """The memory of a layer's K, or V, or both, where it has no gaps from block to block."""
+    """The memory of a layer's blocks, where it is runs without gaps from block to block."""
 
     views: tuple[memoryview, ...]
-    """From the segment's first block on; none: there are gaps, or Objects do not go there."""
+    """In the order of an Object's Data, from the segment's first block on; none: there are gaps."""
     octets: tuple[int, ...]
     """Of one block, in each view."""
 

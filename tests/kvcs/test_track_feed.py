@@ -57,6 +57,7 @@ class Case:
         published: int | None = None,
         blocks: int | None = None,
         thread_octets: int = 1 << 20,
+        max_queued_checks: int = 256,
         codec: str = "raw",
     ) -> None:
         self.table: Bench = bench(describe(v_head_dim=0), blocks=blocks, codec=codec)
@@ -68,7 +69,9 @@ class Case:
         self.track = FakeTrack(dict(sorted(objects.items())[:published]))
         self.all = objects
         self.session = FakeSession(self.track)
-        self._config = ConsumerConfig(thread_octets=thread_octets)
+        self._config = ConsumerConfig(
+            thread_octets=thread_octets, max_queued_checks=max_queued_checks
+        )
         self.failures: list[BaseException] = []
         self.checks = Checks(self.table.assembly, threads, self._config, self.failures.append)
 
@@ -350,3 +353,33 @@ async def test_cancelling_while_a_thread_verifies_keeps_the_place_until_it_is_do
         await asyncio.sleep(0.001)
     assert case.table.assembly.missing_blocks(0, 0) == [1, 2]
     assert case.table.stats.open_requests == 0
+
+
+async def test_no_more_is_read_than_may_wait_for_a_thread(threads: ThreadPoolExecutor) -> None:
+    import threading
+
+    case = Case(threads, thread_octets=0, max_queued_checks=2)
+    gate = threading.Event()
+    threads.submit(gate.wait)
+    running = asyncio.create_task(case.feed().run(is_complete=True))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert case.table.stats.objects_received == 2
+    assert case.notes.came == []
+    gate.set()
+    await running
+    assert case.is_complete
+    assert sorted(case.notes.came) == [(layer, block) for layer in range(3) for block in range(3)]
+
+
+async def test_a_failed_digest_in_a_thread_is_lost_as_it_is_here(
+    threads: ThreadPoolExecutor,
+) -> None:
+    case = Case(threads, thread_octets=0)
+    octets = bytearray(case.track.objects[Location(1, 1)])
+    octets[-1] ^= 1
+    case.track.objects[Location(1, 1)] = bytes(octets)
+    await case.feed().run(is_complete=True)
+    assert case.table.assembly.missing_blocks(0, 1) == [1]
+    assert (1, 1) in case.notes.lost
+    assert case.table.stats.rejected_objects == 1
