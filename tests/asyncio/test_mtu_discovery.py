@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -154,10 +155,10 @@ async def test_another_path_is_searched_anew(certificate: CertificatePair) -> No
         assert 1300 - tolerance(1300) <= held(far).datagram_size <= 1300
 
 
-async def test_a_path_that_loses_large_packets_alone_is_noticed_without_timeouts(
+async def test_a_path_that_shrinks_while_small_packets_come_and_go(
     certificate: CertificatePair,
 ) -> None:
-    """Small packets get through, and are acknowledged, so the probe timeout never fires."""
+    """What arrives from the peer says nothing of what is lost on the way to it."""
     async with pair_over(certificate, 8972) as (near, far, path):
         await poll(lambda: is_settled(near) and is_settled(far))
         path.mtu = 1300
@@ -178,6 +179,28 @@ async def test_a_path_that_loses_large_packets_alone_is_noticed_without_timeouts
         assert held(near).datagram_size <= 1300
 
 
+class Interface:
+    """Refuses what every endpoint of this process sends that is larger than `mtu`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mtu: int) -> None:
+        self.mtu = mtu
+        self.refused: list[int] = []
+        send_one = UdpEndpoint._send_one
+
+        def refusing(endpoint: UdpEndpoint, datagram: memoryview | bytes, address: Address) -> bool:
+            if len(datagram) > self.mtu:
+                self.refused.append(len(datagram))
+                endpoint.report(OSError(errno.EMSGSIZE, "Message too long"), address)
+                return True
+            return send_one(endpoint, datagram, address)
+
+        def one_by_one(*args: object) -> bool:
+            return False
+
+        monkeypatch.setattr(UdpEndpoint, "_send_one", refusing)
+        monkeypatch.setattr(UdpEndpoint, "_send_joined", one_by_one)
+
+
 async def test_a_socket_that_refuses_large_datagrams_needs_no_round_trips(
     certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,31 +209,36 @@ async def test_a_socket_that_refuses_large_datagrams_needs_no_round_trips(
     def unexpected(*args: object) -> None:
         raise AssertionError("a refused probe is its sender's own business")
 
-    refused: list[int] = []
-
-    def refusing(
-        self: UdpEndpoint, datagrams: memoryview, segment_octets: int, address: Address
-    ) -> bool:
-        if segment_octets > 1472:
-            refused.append(segment_octets)
-            self.report(OSError(90, "Message too long"), address)
-            return True
-        return send_segments(self, datagrams, segment_octets, address)
-
-    send_segments = UdpEndpoint.send_segments
-    monkeypatch.setattr(UdpEndpoint, "send_segments", refusing)
+    interface = Interface(monkeypatch, 1472)
     monkeypatch.setattr(Listener, "on_too_large", unexpected)
     async with quic_pair(certificate) as (near, far):
         await poll(lambda: is_settled(near) and is_settled(far))
-        assert refused
+        assert interface.refused
         for session in near, far:
             assert held(session).datagram_size == 1472
             assert held(session).recovery.lost_packets == 0
             assert held(session)._loss._pto_count == 0
             assert not held(session)._mtu_prober._sent
-        refused.clear()
+        interface.refused.clear()
         await send(near, far, os.urandom(MEBI))
-        assert not refused
+        assert not interface.refused
+
+
+async def test_a_socket_that_begins_to_refuse_datagrams(
+    certificate: CertificatePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route has changed, to another interface: packets are refused, then their probes."""
+    interface = Interface(monkeypatch, 8972)
+    async with quic_pair(certificate) as (near, far):
+        await poll(lambda: held(near).datagram_size == held(far).datagram_size == 8952)
+        interface.mtu = 1400
+        interface.refused.clear()
+        await send(near, far, os.urandom(MEBI))
+        await send(far, near, os.urandom(MEBI))
+        assert interface.refused
+        for session in near, far:
+            await settle(session, at_least=1201)
+            assert held(session).datagram_size <= 1400
 
 
 @pytest.mark.parametrize("limit", [1200, 1452, 16383])
