@@ -265,3 +265,59 @@ def test_each_packet_is_acknowledged_or_lost_once_and_nothing_stays_in_flight(
     assert not path.space.sent_packets
     assert path.recovery.bytes_in_flight == 0
     assert sorted(path.acked + path.lost) == list(range(path.number))
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=12).map(
+    lambda drawn: RangeSet([range(start, start + length) for start, length in drawn])
+)
+
+
+@given(RANGES, RANGES)
+def test_fresh_ranges_are_those_that_were_not_known(ranges: RangeSet, known: RangeSet) -> None:
+    fresh = recovery.fresh_ranges(ranges, known)
+    numbers = [number for start, stop in fresh for number in range(start, stop)]
+    expected = {n for r in ranges for n in r} - {n for r in known for n in r}
+    assert numbers == sorted(expected)
+
+
+def test_an_ack_of_all_packets_there_can_be_takes_no_longer_than_those_sent() -> None:
+    path = Path()
+    numbers = path.send(10, 1.0)
+    ranges = RangeSet([range(0, (1 << 62) - 1)])
+    path.recovery.on_ack_received(ack_rangeset=ranges, ack_delay=0.0, now=1.1, space=path.space)
+    assert path.acked == list(numbers)
+    (number,) = path.send(1, 2.0)
+    path.acknowledge(number, now=2.1)
+    assert path.acked[-1] == number
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), RANGES, st.floats(0.0, 0.2)), max_size=12))
+def test_an_ack_has_the_same_effect_as_on_aioquics_own_recovery(
+    steps: list[tuple[int, RangeSet, float]],
+) -> None:
+    """But for packets that were lost by mistake, after which ours learns. A peer may acknowledge
+    what was never sent: aioquic doesn't mind."""
+    ours, theirs = Path(), Path()
+    theirs.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
+    ours.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
+    theirs.recovery._take_acknowledged = (  # type: ignore[method-assign]
+        lambda ack_rangeset, outstanding: outstanding
+    )
+    now = 1.0
+    for count, acked, pause in steps:
+        now += pause
+        for path in (ours, theirs):
+            path.send(count, now)
+        for path in (ours, theirs):
+            if len(acked):
+                path.recovery.on_ack_received(
+                    ack_rangeset=acked, ack_delay=0.0, now=now + 0.05, space=path.space
+                )
+        assert ours.acked == theirs.acked
+        assert ours.lost == theirs.lost
+        assert list(ours.space.sent_packets) == list(theirs.space.sent_packets)
+        for name in ("ack_eliciting_in_flight", "largest_acked_packet", "loss_time"):
+            assert getattr(ours.space, name) == getattr(theirs.space, name)
+        assert ours.recovery._rtt_smoothed == theirs.recovery._rtt_smoothed
+        assert ours.recovery.bytes_in_flight == theirs.recovery.bytes_in_flight
+        assert ours.recovery.congestion_window == theirs.recovery.congestion_window
