@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from aioquic.quic.connection import (
     QuicConnectionError,
     QuicReceiveContext,
@@ -17,7 +18,8 @@ from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
 from cryptography.exceptions import InvalidTag
 
-from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
+from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, gather, header_masks
+from moqt.asyncio.bulk.rows import FEWEST_ROWS, open_rows, payload_of_rows
 
 if TYPE_CHECKING:
     from aioquic.quic.recovery import QuicPacketNumberWindow, QuicPacketSpace
@@ -29,6 +31,7 @@ _IDLE_RESOLUTION_S = 0.001
 
 _SPIN_BIT = 0x20
 _FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
+_OFF, _LEN, _FIN = 4, 2, 1  # of a STREAM frame's type
 _VARINT = (0, 0x3F, 0x3FFF, 0, 0x3FFFFFFF, 0, 0, 0, 0x3FFFFFFFFFFFFFFF)
 
 
@@ -39,13 +42,18 @@ class BulkReader:
         self._connection = connection
         self._plain = bytearray(65536)
         self._view = memoryview(self._plain)
+        self._scratch = memoryview(bytearray(65536))
         self._noted_at = -1.0
+        # octets of one stream, in order, that were not handed on yet
+        self._kind = self._offset = 0
+        self._stream_id = self._next_offset = -1
+        self._pieces: list[memoryview | bytes] = []
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
         """Take datagrams that came from the connection's own path, one after another.
 
         Octets of one stream that follow each other are handed on at once, and numbers of packets
-        that do are noted at once; both as soon as aioquic's code is to see them.
+        that do are noted at once; both before aioquic's code is to see them.
         """
         connection = self._connection
         crypto = connection._cryptos[Epoch.ONE_RTT].recv
@@ -59,31 +67,46 @@ class BulkReader:
         sample_stop = sample_at + SAMPLE_OCTETS
         total = len(datagrams)
         starts = range(0, total, segment_octets)
-        if segment_octets < sample_stop:  # none is a packet: a sample would end beyond it
-            for at in starts:
-                self._leave_to_aioquic(datagrams[at : at + segment_octets], now)
-            return
         if total - starts[-1] < sample_stop:  # no packet, or the rest of a batch is none
             self._leave_to_aioquic(datagrams[starts[-1] :], now)
             starts = starts[:-1]
             if not starts or connection.is_over:
                 return
-        masks = header_masks(
-            protection, [datagrams[at + sample_at : at + sample_stop] for at in starts]
-        )
-        plain, view = self._plain, self._view
+        view = self._view
         received = space.received_packets
-        expected = first_number = next_number = _expected_number(space)
+        expected = first_number = next_number = space.expected_packet_number
         first = -1
-        spin = 0  # what the packet with the largest number has
         header_start = b""
-        kind, stream_id, offset, next_offset = 0, -1, 0, -1
-        pieces: list[memoryview] = []
         elicits = is_opened = False
-        written = 0
-        mask_at = -16
+        written = mask_at = 0
+        rows = total // segment_octets
+        if rows >= FEWEST_ROWS:
+            grid = np.frombuffer(datagrams, np.uint8, rows * segment_octets).reshape(rows, -1)
+            samples = grid[:, sample_at:sample_stop].tobytes()
+            opened, size, first_octet = open_rows(
+                grid,
+                datagrams,
+                header_masks(protection, samples),
+                connection_id=connection_id,
+                expected=expected,
+                open_into=open_into,
+                iv=iv,
+                plain=view,
+            )
+            if opened:
+                is_opened, spin = True, first_octet
+                next_number = expected = expected + opened
+                is_eliciting = self._read_rows(opened, size, now)
+                if is_eliciting is None:
+                    return
+                elicits = is_eliciting
+                written = opened * size
+                starts = starts[opened:]
+        masks = header_masks(
+            protection,
+            b"".join([datagrams[at + sample_at : at + sample_stop] for at in starts]),
+        )
         for at in starts:
-            mask_at += 16
             end = at + segment_octets
             if end > total:
                 end = total
@@ -96,14 +119,9 @@ class BulkReader:
             size = end - at - body_at - TAG_OCTETS
             is_ours = first & _FIXED_BITS == _FIXED and size > 0
             if is_ours:
-                if number_octets == 2:
-                    truncated = ((datagrams[at + number_at] ^ masks[mask_at + 1]) << 8) | (
-                        datagrams[at + number_at + 1] ^ masks[mask_at + 2]
-                    )
-                else:
-                    truncated = int.from_bytes(
-                        datagrams[at + number_at : at + body_at], "big"
-                    ) ^ int.from_bytes(masks[mask_at + 1 : mask_at + 1 + number_octets], "big")
+                truncated = int.from_bytes(
+                    datagrams[at + number_at : at + body_at], "big"
+                ) ^ int.from_bytes(masks[mask_at + 1 : mask_at + 1 + number_octets], "big")
                 # the number nearest to the one expected (RFC 9000 A.3)
                 number = expected + ((truncated - expected) & (window - 1))
                 if number > expected + (window >> 1) and number >= window:
@@ -112,6 +130,7 @@ class BulkReader:
                     self._note_numbers(space, first_number, next_number, now)
                     first_number = next_number
                     if number in received:
+                        mask_at += SAMPLE_OCTETS
                         continue
                 try:
                     open_into(
@@ -122,70 +141,102 @@ class BulkReader:
                     )
                 except InvalidTag:
                     is_ours = False
+            mask_at += SAMPLE_OCTETS
             if not is_ours:
                 self._note_numbers(space, first_number, next_number, now)
-                if pieces and not self._hand_on(kind, stream_id, offset, pieces):
+                if not self._hand_on():
                     return
-                pieces, next_offset = [], -1
                 self._leave_to_aioquic(datagrams[at:end], now)
                 if connection.is_over or connection._close_pending:
                     return
-                expected = first_number = next_number = _expected_number(space)
+                expected = first_number = next_number = space.expected_packet_number
                 continue
-            is_opened = True
+            is_opened, spin = True, first
             if number != next_number:
                 self._note_numbers(space, first_number, next_number, now)
                 first_number = number
             next_number = number + 1
             if number >= expected:
                 expected = next_number
-                spin = first
-
-            stop = written + size
-            if 0x08 <= plain[written] <= 0x0F:
-                frame_type = plain[written]
-                p = written + 1
-                frame_id = plain[p]
-                if frame_id < 0x40:
-                    p += 1
-                else:
-                    octets = 1 << (frame_id >> 6)
-                    frame_id = int.from_bytes(view[p : p + octets], "big") & _VARINT[octets]
-                    p += octets
-                frame_offset = 0
-                if frame_type & 4:
-                    octets = 1 << (plain[p] >> 6)
-                    frame_offset = int.from_bytes(view[p : p + octets], "big") & _VARINT[octets]
-                    p += octets
-                is_whole = p <= stop
-                if frame_type & 2:
-                    octets = 1 << (plain[p] >> 6)
-                    p += octets
-                    length = int.from_bytes(view[p - octets : p], "big") & _VARINT[octets]
-                    is_whole = p + length == stop
-                if is_whole:
-                    elicits = True
-                    if frame_offset != next_offset or frame_id != stream_id or kind & 1:
-                        if pieces and not self._hand_on(kind, stream_id, offset, pieces):
-                            return
-                        pieces, stream_id, offset = [], frame_id, frame_offset
-                    kind = frame_type
-                    pieces.append(view[p:stop])
-                    next_offset = frame_offset + stop - p
-                    written = stop
-                    continue
-            if pieces and not self._hand_on(kind, stream_id, offset, pieces):
-                return
-            pieces, next_offset = [], -1
-            is_eliciting = self._read_frames(bytes(view[written:stop]), now)
+            is_eliciting = self._take(written, written + size, now)
             if is_eliciting is None:
                 return
             elicits = elicits or is_eliciting
+            written += size
         self._note_numbers(space, first_number, next_number, now)
-        if pieces and not self._hand_on(kind, stream_id, offset, pieces):
-            return
-        if is_opened and not connection.is_over:
+        if self._hand_on() and is_opened and not connection.is_over:
             self._note_batch(space, total, spin & _SPIN_BIT, elicits, now)
+
+    def _read_rows(self, rows: int, size: int, now: float) -> bool | None:
+        """Take the payloads of packets that were opened as rows; what `_take` returns of all."""
+        frame = self._stream_frame(0, size)
+        if frame is not None and rows > 1:
+            kind, stream_id, offset, start = frame
+            data = None
+            if kind & (_OFF | _FIN) == _OFF:
+                data = payload_of_rows(
+                    np.frombuffer(self._plain, np.uint8, rows * size).reshape(rows, size),
+                    frame_octets=start,
+                    offset_at=1 + (1 << (self._plain[1] >> 6)),
+                    offset=offset,
+                    scratch=self._scratch,
+                )
+            if data is not None:
+                self._kind, self._stream_id, self._offset = kind, stream_id, offset
+                self._pieces.append(data)
+                return True if self._hand_on() else None
+        elicits = False
+        for start in range(0, rows * size, size):
+            is_eliciting = self._take(start, start + size, now)
+            if is_eliciting is None:
+                return None
+            elicits = elicits or is_eliciting
+        return elicits
+
+    def _take(self, start: int, stop: int, now: float) -> bool | None:
+        """Take one payload; whether it wants an acknowledgement, None: it ended the connection."""
+        frame = self._stream_frame(start, stop)
+        if frame is None:
+            if not self._hand_on():
+                return None
+            return self._read_frames(bytes(self._view[start:stop]), now)
+        kind, stream_id, offset, data_at = frame
+        if offset != self._next_offset or stream_id != self._stream_id or self._kind & _FIN:
+            if not self._hand_on():
+                return None
+            self._stream_id, self._offset = stream_id, offset
+        self._kind = kind
+        self._pieces.append(self._view[data_at:stop])
+        self._next_offset = offset + stop - data_at
+        return True
+
+    def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int] | None:
+        """Read the head of a STREAM frame that fills a payload: its type, the stream ID, the
+        offset, and where its octets begin. None: it's something else, or more than that."""
+        plain, view = self._plain, self._view
+        kind = plain[start]
+        if not 0x08 <= kind <= 0x0F:
+            return None
+        start += 1
+        stream_id = plain[start]
+        if stream_id < 0x40:
+            start += 1
+        else:
+            octets = 1 << (stream_id >> 6)
+            stream_id = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
+            start += octets
+        offset = 0
+        if kind & _OFF:
+            octets = 1 << (plain[start] >> 6)
+            offset = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
+            start += octets
+        if kind & _LEN and start < stop:
+            octets = 1 << (plain[start] >> 6)
+            length = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
+            start += octets
+            if start + length != stop:
+                return None
+        return (kind, stream_id, offset, start) if start <= stop else None
 
     def _leave_to_aioquic(self, datagram: memoryview, now: float) -> None:
         connection = self._connection
@@ -212,11 +263,16 @@ class BulkReader:
             return None
         return None if connection.is_over or connection._close_pending else is_eliciting
 
-    def _hand_on(self, kind: int, stream_id: int, offset: int, pieces: list[memoryview]) -> bool:
-        """Hand on what was read of a stream; False: that ended the connection."""
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def _hand_on(self) -> bool:
+        """Hand on what was read of a stream, if anything; False: that ended the connection."""
+        pieces = self._pieces
+        if not pieces:
+            return True
+        self._pieces, self._next_offset = [], -1
+        data = pieces[0] if len(pieces) == 1 else gather(self._scratch, pieces)
+        kind = self._kind
         try:
-            self._connection.place(kind, stream_id, offset, data, bool(kind & 1))
+            self._connection.place(kind, self._stream_id, self._offset, data, bool(kind & _FIN))
         except QuicConnectionError as error:
             self._fail(error)
             return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aioquic.quic.packet import QuicPacketType
 from aioquic.tls import Epoch
 
-from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
+from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
 from moqt.asyncio.bulk.sender import Run
 
 if TYPE_CHECKING:
@@ -32,15 +32,8 @@ BATCH_DATAGRAMS = 64
 BATCHES_AT_ONCE = 16
 """Then what has arrived meanwhile is looked at."""
 
-FAR_NUMBERS = 1 << 14
-"""So many packets beyond the last acknowledged one, numbers are written in four octets."""
-
 PACKETS_BY_KEY = 1 << 22
 """Packets sealed with one key before it's updated: half of what AES-GCM allows (RFC 9001 6.6)."""
-
-_FIXED_BIT = 0x40
-_STREAM_OFF = 0x0C
-_FIN = 0x01
 
 
 class SentPacket:
@@ -67,8 +60,8 @@ class BulkWriter:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._buffer = bytearray(65536)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(65536))
+        self._scratch = memoryview(bytearray(65536))
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
         self._key_number = 0
@@ -108,6 +101,7 @@ class BulkWriter:
         if not queue:
             return False
         self._renew_key()
+        sealer = self._sealer()
         datagram_octets = connection.datagram_size
         batch_datagrams = max(1, min(BATCH_DATAGRAMS, BATCH_OCTETS // datagram_octets))
         controller = connection._loss._cc
@@ -133,7 +127,9 @@ class BulkWriter:
                     sender.is_queued = False
                 continue
             datagrams = min(room, batch_datagrams, 1 + paced_octets // datagram_octets)
-            octets, is_writable = self._send(sender, run, datagrams, datagram_octets, now, emit)
+            octets, is_writable = self._send(
+                sealer, sender, run, datagrams, datagram_octets, now, emit
+            )
             pacer.spend(octets, now)
             batches += 1
             if not is_writable:
@@ -165,8 +161,20 @@ class BulkWriter:
             self._key_phase = pair.send.key_phase
             self._key_number = number
 
+    def _sealer(self) -> Sealer:
+        connection = self._connection
+        last_acked = connection._spaces[Epoch.ONE_RTT].largest_acked_packet
+        return Sealer(
+            connection._cryptos[Epoch.ONE_RTT].send,
+            self._scratch,
+            connection_id=connection._peer_cid.cid,
+            spin_bit=connection._spin_bit,
+            is_far=connection._packet_number - last_acked >= FAR_NUMBERS,
+        )
+
     def _send(
         self,
+        sealer: Sealer,
         sender: ReferencingSender,
         run: Run,
         datagrams: int,
@@ -174,93 +182,41 @@ class BulkWriter:
         now: float,
         emit: Emit,
     ) -> tuple[int, bool]:
-        """Seal as many packets of the run; return the octets sent, and whether to go on."""
+        """Send so many packets of the run; return the octets sent, and whether to go on."""
         connection = self._connection
-        crypto = connection._cryptos[Epoch.ONE_RTT].send
-        aead = crypto.aead
-        protection = crypto.hp
-        assert aead is not None
-        assert protection is not None
-        seal_into, iv = aead._aead.encrypt_into, aead._iv
-        space = connection._spaces[Epoch.ONE_RTT]
         number = connection._packet_number
-        number_octets = 2 if number - space.largest_acked_packet < FAR_NUMBERS else 4
-        number_mask = (1 << (8 * number_octets)) - 1
-        first = _FIXED_BIT | connection._spin_bit << 5 | crypto.key_phase << 2 | number_octets - 1
-        start_of_header = bytes((first,)) + connection._peer_cid.cid
-        number_at = len(start_of_header)
-        header_octets = number_at + number_octets
-
-        id_octets = sender.id_octets
-        offset_octets, offset_mark = (4, 0x80000000) if run.stop < 1 << 30 else (8, 0xC << 60)
-        frame_octets = 1 + len(id_octets) + offset_octets
-        kind, last_kind = (
-            bytes((_STREAM_OFF,)) + id_octets,
-            bytes((_STREAM_OFF | _FIN,)) + id_octets,
-        )
-        payload_octets = datagram_octets - header_octets - frame_octets - TAG_OCTETS
+        step = sealer.payload_octets(sender.id_octets, run.stop, datagram_octets)
         start = run.start
-        stop = min(run.stop, start + datagrams * payload_octets)
-        pieces = sender.slices(start, stop) if stop > start else []
-        if len(pieces) == 1:
-            payloads = memoryview(pieces[0])
-        elif stop - start > payload_octets:
-            payloads = memoryview(b"".join(pieces))
-        else:
-            payloads = None  # one packet, of several pieces
-
-        buffer, view = self._buffer, self._view
-        sent = space.sent_packets
+        stop = min(run.stop, start + datagrams * step)
+        fin = run.fin and stop == run.stop
+        octets = sealer.seal(
+            self._view,
+            sender.slices(start, stop) if stop > start else [b""],
+            id_octets=sender.id_octets,
+            start=start,
+            stop=stop,
+            offset_limit=run.stop,
+            fin=fin,
+            number=number,
+            datagram_octets=datagram_octets,
+        )
+        sent = connection._spaces[Epoch.ONE_RTT].sent_packets
         on_delivery = sender.on_data_delivery
-        sample_at = number_at + 4
-        samples = []
-        heads = []
         first_number = number
-        at = 0
-        while True:
-            end = start + payload_octets
-            if end > stop:
-                end = stop
-            fin = run.fin and end == run.stop
-            header = start_of_header + (number & number_mask).to_bytes(number_octets, "big")
-            frame = last_kind if fin else kind
-            offset = (start | offset_mark).to_bytes(offset_octets, "big")
-            if payloads is None:
-                plain = b"".join((frame, offset, *pieces))
-            else:
-                plain = b"".join((frame, offset, payloads[start - run.start : end - run.start]))
-            body_at = at + header_octets
-            buffer[at:body_at] = header
-            packet_end = body_at + len(plain) + TAG_OCTETS
-            seal_into((iv ^ number).to_bytes(12, "big"), plain, header, view[body_at:packet_end])
-            samples.append(buffer[at + sample_at : at + sample_at + SAMPLE_OCTETS])
-            heads.append(at)
+        for first in range(start, stop - step, step):
             sent[number] = SentPacket(  # type: ignore[assignment]
-                number, packet_end - at, now, ((on_delivery, (start, end, fin)),)
+                number, datagram_octets, now, ((on_delivery, (first, first + step, False)),)
             )
             number += 1
-            at = packet_end
-            start = end
-            if start >= stop:
-                break
-
-        masks = header_masks(protection, samples)
-        mask_at = 0
-        for head in heads:
-            buffer[head] ^= masks[mask_at] & 0x1F
-            head += number_at
-            buffer[head] ^= masks[mask_at + 1]
-            buffer[head + 1] ^= masks[mask_at + 2]
-            if number_octets == 4:
-                buffer[head + 2] ^= masks[mask_at + 3]
-                buffer[head + 3] ^= masks[mask_at + 4]
-            mask_at += SAMPLE_OCTETS
-
+        last_octets = octets - (number - first_number) * datagram_octets
+        last = start + (number - first_number) * step
+        sent[number] = SentPacket(  # type: ignore[assignment]
+            number, last_octets, now, ((on_delivery, (last, stop, fin)),)
+        )
         if run.is_new:
-            connection._remote_max_data_used += stop - run.start
+            connection._remote_max_data_used += stop - start
         if stop < run.stop:
             sender.put_back(Run(stop, run.stop, run.fin, run.is_new))
-        connection.note_sent(first_number, number, at, now)
-        is_writable = emit(view[:at], datagram_octets, connection._network_paths[0].addr)
-        return at, is_writable
-
+        connection.note_sent(first_number, number + 1, octets, now)
+        address = connection._network_paths[0].addr
+        return octets, emit(self._view[:octets], datagram_octets, address)
