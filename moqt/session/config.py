@@ -72,8 +72,11 @@ class SessionConfig:
     honest peer below it: `max_buffered_octets` and the connection's receive window together. One
     that resets streams to get its window back loses the request with EXCESSIVE_LOAD."""
 
-    max_stray_octets: int = 2 * MEBI
-    """Octets held for streams whose Track Alias or Request ID is not known yet."""
+    max_stray_octets: int = 64 * MEBI
+    """Octets held for streams whose Track Alias or Request ID is not known yet: until SUBSCRIBE_OK
+    is there, or the packet with a stream's first octets, which may have to be sent again while a
+    window's worth comes. They are not credited, so that the connection's receive window is the
+    bound while it is smaller. Streams beyond it are stopped."""
 
     max_stray_streams: int = 64
     """Streams held for the same reason; more are stopped."""

@@ -281,6 +281,30 @@ def test_held_streams_are_bounded_in_number_octets_and_time() -> None:
     assert not peer.session.is_closed
 
 
+@pytest.mark.parametrize("is_established", [True, False])
+def test_a_windows_worth_waits_for_the_first_packet_of_its_stream(is_established: bool) -> None:
+    """The packet with the stream's head is sent again a round trip later."""
+    octets = subgroup(0, range(5), size=1 << 20)
+    assert len(octets) > 5 << 20
+    peer = ScriptedPeer()
+    if is_established:
+        established(peer)
+    else:
+        peer.session.subscribe(NAME, now=0.0)
+    stream = peer.open_uni()
+    step = 1 << 16
+    starts = [*range(1, len(octets), step), 0]
+    for at in starts:
+        stop = min(at + step, len(octets)) if at else 1
+        peer.send_range(stream, at, octets[at:stop], fin=stop == len(octets))
+    if not is_established:
+        peer.send(0, SubscribeOk(ALIAS))
+    assert peer.transport.stops == {}
+    payloads = [bytes(event.object.payload or b"") for event in peer.take(ObjectReceived)]
+    assert payloads == [payload_of(0, object_id, 1 << 20) for object_id in range(5)]
+    assert peer.session.stats.stray_octets_held == 0
+
+
 def test_reset_of_a_held_stream() -> None:
     peer = ScriptedPeer()
     stream = peer.open_uni()

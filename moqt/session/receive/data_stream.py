@@ -338,7 +338,7 @@ class DataStream:
         self._stage = _Stage.READING
         held = self._let_go()
         self._inbound.context.transport.credit(self.stream_id, self.head_octets)
-        for offset, data, fin in held:
+        for offset, data, fin in sorted(held, key=itemgetter(0)):  # so none is set aside again
             if self.is_over:
                 return
             skip = min(max(self.head_octets - offset, 0), len(data))
