@@ -181,8 +181,9 @@ class HeldConnection(QuicConnection):
         self._receivable_octets = LARGEST_DATAGRAM_OCTETS
         self.burst_pacer = BurstPacer(max_datagram_size=self._max_datagram_size)
         self.recovery = recovery.install(self, pacer=self.burst_pacer)
-        self._mtu_prober = MtuProber(self, limit=transport_config.max_datagram_octets)
-        self.recovery.on_lost = self._mtu_prober.on_packets_lost
+        self._mtu_prober = MtuProber(
+            self, self.recovery, limit=transport_config.max_datagram_octets
+        )
         for limit, streams in (
             (self._local_max_streams_bidi, transport_config.max_bidirectional_streams),
             (self._local_max_streams_uni, transport_config.max_unidirectional_streams),

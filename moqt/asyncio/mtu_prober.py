@@ -22,7 +22,7 @@ from aioquic.quic.connection import END_STATES
 from aioquic.quic.packet import QuicFrameType, QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 
-from moqt.asyncio.path_mtu import BASE_OCTETS, PathMtu, Probe
+from moqt.asyncio.path_mtu import PathMtu, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aioquic.quic.packet_builder import QuicSentPacket
 
     from moqt.asyncio.endpoint import Datagram
+    from moqt.asyncio.recovery import AdaptiveRecovery
 
 SUSPICIOUS_TIMEOUTS = 2
 """Probe timeouts in a row after which large datagrams may be the cause."""
@@ -39,9 +40,13 @@ SUSPICIOUS_TIMEOUTS = 2
 class MtuProber:
     """Searches on the path that `connection` uses; made before anything is sent."""
 
-    def __init__(self, connection: QuicConnection, *, limit: int) -> None:
+    def __init__(
+        self, connection: QuicConnection, recovery: AdaptiveRecovery, *, limit: int
+    ) -> None:
         self.search = PathMtu(limit=limit)
         self._connection = connection
+        self._recovery = recovery
+        recovery.on_lost = self.on_packets_lost
         self._path: QuicNetworkPath | None = None
         self._sent: dict[Probe, int] = {}
         self._now = 0.0
@@ -83,9 +88,14 @@ class MtuProber:
 
     def on_packets_lost(self, packets: Iterable[QuicSentPacket]) -> None:
         """These were declared lost."""
-        self.search.on_packets_lost(
-            sum(packet.in_flight and packet.sent_bytes > BASE_OCTETS for packet in packets)
-        )
+        self.search.on_packets_lost(packet.sent_bytes for packet in packets if packet.in_flight)
+        if self.search.is_suspicious:
+            self._recovery.on_acked = self._on_packet_acked
+
+    def _on_packet_acked(self, packet: QuicSentPacket) -> None:
+        self.search.on_packet_acked(packet.sent_bytes)
+        if not self.search.is_suspicious:  # it costs a call for each ACK
+            self._recovery.on_acked = None
 
     def _build(self, probe: Probe, now: float) -> Datagram:
         connection = self._connection

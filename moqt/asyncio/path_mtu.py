@@ -12,16 +12,20 @@ became of it. Sizes are octets of UDP payload, times seconds of one monotonic cl
   two it bisects, until the rest is not worth it.
 - A size is given up after `MAX_PROBES` lost probes in a row (RFC 8899 5.1.2). The search is
   repeated after `RAISE_S`.
-- Black holes (RFC 8899 4.3): when many large packets were lost, or timeouts follow each other,
-  probes of the size in use say whether the path still carries it. Timeouts, and a socket that
-  refuses a packet, end its use until then. When all those probes are lost, 1200 it is, and the
-  search begins anew after a pause, which doubles with each black hole within `RAISE_S`.
+- Black holes (RFC 8899 4.3): when many large packets were lost and none arrives, or timeouts follow
+  each other, probes of the size in use say whether the path still carries it. Timeouts, and a
+  socket that refuses a packet, end its use until then. When all those probes are lost, 1200 it is,
+  and the search begins anew after a pause, which doubles with each black hole within `RAISE_S`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["BASE_OCTETS", "PathMtu", "Probe", "tolerance"]
 
@@ -45,7 +49,7 @@ PAUSE_S = 1.0
 """After a black hole, before a new search; twice as long after each further one."""
 
 SUSPICIOUS_LOSSES = 10
-"""Large packets lost since the last acknowledged probe, after which the size is confirmed again."""
+"""So many packets lost since one as large was acknowledged: the size is confirmed again."""
 
 TOLERANCE_DIVISOR = 64
 LEAST_TOLERANCE = 8
@@ -84,6 +88,7 @@ class PathMtu:
         self._losses: dict[int, int] = {}
         self._confirming: int | None = None
         self._suspicious = 0
+        self._largest_lost = 0
 
     @property
     def is_settled(self) -> bool:
@@ -152,7 +157,7 @@ class PathMtu:
         octets = probe.octets
         self._outstanding.discard(octets)
         if octets >= self.size:
-            self._suspicious = 0
+            self._suspicious = self._largest_lost = 0
         if self._confirming is not None and octets >= self._confirming:
             self._confirming = None
         self.size = max(self.size, octets)
@@ -190,12 +195,27 @@ class PathMtu:
 
     # --- black holes ---
 
-    def on_packets_lost(self, packets: int) -> None:
-        """So many packets of more than 1200 octets, none of them probes, were lost."""
-        if self.size > BASE_OCTETS:
-            self._suspicious += packets
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether large packets were lost, and none acknowledged since: `on_packet_acked` is
+        needed."""
+        return self._largest_lost > 0
+
+    def on_packets_lost(self, sizes: Iterable[int]) -> None:
+        """Packets of so many octets, none of them probes, were lost."""
+        large = [octets for octets in sizes if octets > BASE_OCTETS]
+        if large and self.size > BASE_OCTETS:
+            self._largest_lost = max(self._largest_lost, *large)
+            self._suspicious += len(large)
             if self._suspicious >= SUSPICIOUS_LOSSES:
                 self._suspect(in_use=True)
+
+    def on_packet_acked(self, octets: int) -> None:
+        """A packet of so many octets arrived: what was lost and is not larger, was so by chance."""
+        if octets >= self._largest_lost:
+            self._suspicious = self._largest_lost = 0
+            if self._confirming == self.size:
+                self._confirming = None
 
     def doubt(self) -> None:
         """Nothing arrives any more, or the path may be another: 1200 until `size` is confirmed."""

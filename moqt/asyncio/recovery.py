@@ -75,6 +75,8 @@ class AdaptiveRecovery(QuicPacketRecovery):
         """How many were declared lost, those included; none that a probe timeout repeated."""
         self.on_lost: Callable[[tuple[QuicSentPacket, ...]], None] | None = None
         """Told of application data's packets that were declared lost; not of repeated ones."""
+        self.on_acked: Callable[[QuicSentPacket], None] | None = None
+        """Told of the newest packet of application data that an ACK acknowledges."""
         self._declared: OrderedDict[int, tuple[float, float]] = OrderedDict()
         """Packet number -> when it was sent, and when the event began that it belongs to."""
         self._first_acked: float = inf
@@ -107,6 +109,10 @@ class AdaptiveRecovery(QuicPacketRecovery):
     ) -> None:
         """Act on an ACK, with what it says of packets that were taken for lost."""
         if space.is_application_data:
+            if self.on_acked is not None:
+                newest = space.sent_packets.get(ack_rangeset.bounds().stop - 1)
+                if newest is not None:
+                    self.on_acked(newest)
             first = ack_rangeset[0].start
             if first < self._first_acked and first in space.sent_packets:
                 self._first_acked = first

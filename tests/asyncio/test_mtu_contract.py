@@ -202,7 +202,12 @@ async def test_only_large_packets_that_were_no_probes_are_suspicious(
         probe = prober.search.next_probe(prober._now)
         assert probe is not None
         assert probe.octets == prober.search.size
-        assert near.driver.connection.recovery.on_lost == prober.on_packets_lost
+        recovery = near.driver.connection.recovery
+        assert recovery.on_lost == prober.on_packets_lost
+        assert recovery.on_acked is not None
+        recovery.on_acked(sent_packet(99, 1201))
+        assert vars(recovery)["on_acked"] is None
+        assert prober.search.is_settled
 
 
 async def test_a_path_that_the_peer_challenges_is_doubted(certificate: CertificatePair) -> None:

@@ -159,22 +159,48 @@ def test_a_size_that_was_lost_by_chance_is_confirmed_by_a_larger_one() -> None:
 def test_lost_packets_alone_do_not_shrink_datagrams() -> None:
     """Loss is congestion, as a rule: a probe of the size in use tells."""
     search = found(1472)
-    search.on_packets_lost(SUSPICIOUS_LOSSES - 1)
+    search.on_packets_lost([1400] * (SUSPICIOUS_LOSSES - 1))
     assert due(search) == []
-    search.on_packets_lost(1)
+    search.on_packets_lost([1400])
     assert search.size == 1472
     (probe,) = due(search)
     assert probe.octets == 1472
     search.on_acked(probe)
     assert search.size == 1472
-    search.on_packets_lost(SUSPICIOUS_LOSSES - 1)
+    search.on_packets_lost([1400] * (SUSPICIOUS_LOSSES - 1))
     assert due(search) == []
+
+
+def test_a_large_packet_that_arrives_ends_the_suspicion() -> None:
+    search = found(8972)
+    search.on_packets_lost([8952] * (SUSPICIOUS_LOSSES - 1))
+    search.on_packet_acked(8951)  # what was lost is larger
+    assert search.is_suspicious
+    search.on_packet_acked(8952)
+    search.on_packets_lost([8952] * (SUSPICIOUS_LOSSES - 1))
+    assert due(search) == []
+    search.on_packets_lost([8952])
+    (probe,) = due(search)
+    assert probe.octets == 8952
+    search.on_packet_acked(8952)
+    for _ in range(MAX_PROBES):
+        search.on_lost(probe, 0.0)
+    assert search.size == 8952
+    assert search.is_settled
+
+
+def test_a_packet_of_before_does_not_end_doubt() -> None:
+    search = found(8972)
+    search.doubt()
+    search.on_packet_acked(8952)
+    assert search.size == BASE_OCTETS
+    assert sizes(due(search)) == [8952]
 
 
 def test_a_black_hole_leads_back_to_the_base_and_to_a_new_search_after_a_pause() -> None:
     """RFC 8899 4.3."""
     search = found(1472)
-    search.on_packets_lost(SUSPICIOUS_LOSSES)
+    search.on_packets_lost([1400] * SUSPICIOUS_LOSSES)
     for _ in range(MAX_PROBES):
         assert search.size == 1472
         (probe,) = due(search, 5.0)
@@ -210,7 +236,7 @@ def test_a_refused_packet_that_was_no_probe_does_so_too() -> None:
 
 def test_a_refused_probe_of_the_size_in_use_is_a_black_hole_at_once() -> None:
     search = found(1472)
-    search.on_packets_lost(SUSPICIOUS_LOSSES)
+    search.on_packets_lost([1400] * SUSPICIOUS_LOSSES)
     (probe,) = due(search)
     assert search.on_too_large(0.0) == probe.octets == 1472
     assert search.size == BASE_OCTETS

@@ -57,7 +57,9 @@ class Traffic:
         if data > phase.interface:
             search.on_too_large(self.now)
         elif data > carried and data > BASE_OCTETS:
-            search.on_packets_lost(PACKETS_A_ROUND)
+            search.on_packets_lost([data] * PACKETS_A_ROUND)
+        else:
+            search.on_packet_acked(data)
         arrives = data <= carried or (phase.has_small_packets and not is_lost)
         self.timeouts = 0 if arrives else self.timeouts + 1
         for probe in probes:
@@ -111,7 +113,7 @@ def test_any_path_is_found_however_it_changes(limit: int, path: list[Phase]) -> 
     news=st.lists(
         st.one_of(
             st.tuples(st.sampled_from(["acked", "lost"]), st.integers(0, 3)),
-            st.tuples(st.sampled_from(["refused", "doubt", "packets", "reset", "wait"])),
+            st.tuples(st.sampled_from(["refused", "doubt", "packets", "arrived", "reset", "wait"])),
         ),
         max_size=200,
     ),
@@ -139,7 +141,9 @@ def test_no_order_of_news_makes_it_use_what_was_not_confirmed(
         elif kind == "doubt":
             search.doubt()
         elif kind == "packets":
-            search.on_packets_lost(7)
+            search.on_packets_lost([search.size] * 7)
+        elif kind == "arrived":
+            search.on_packet_acked(search.size)
         elif kind == "reset":
             search.reset()
             confirmed = {BASE_OCTETS}
