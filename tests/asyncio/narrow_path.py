@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from moqt.asyncio.endpoint import udp_socket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 BATCH_DATAGRAMS = 64
 BUFFER_OCTETS = 4 << 20
@@ -25,6 +25,8 @@ class NarrowPath:
         """The largest that was carried."""
         self.dropped: list[int] = []
         """The sizes of those that were not, in order."""
+        self.loses: Callable[[], bool] = lambda: False
+        """Says of each datagram that fits whether it is lost nevertheless."""
         self._client: tuple[str, int] = ("", 0)
         self._sides = [udp_socket(socket.AF_INET, BUFFER_OCTETS) for _ in range(2)]
 
@@ -74,7 +76,7 @@ class NarrowPath:
             self.dropped.append(len(data))
             return False
         self.largest = max(self.largest, len(data))
-        return True
+        return not self.loses()
 
 
 def _waiting(side: socket.socket) -> Iterator[tuple[bytes, tuple[str, int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import socket
 import sys
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.endpoint import NO_FRAGMENTS, UdpEndpoint, udp_socket
 from moqt.asyncio.info import connection_info
 from moqt.asyncio.listener import Listener
-from moqt.asyncio.path_mtu import BASE_OCTETS, tolerance
+from moqt.asyncio.path_mtu import BASE_OCTETS, SUSPICIOUS_LOSSES, tolerance
 from tests.asyncio.endpoints import poll
 from tests.asyncio.narrow_path import narrow_path
 from tests.asyncio.quic_pair import QUICK, dialing, listening, quic_pair
@@ -139,6 +140,17 @@ async def test_a_path_that_shrinks_in_the_middle_of_a_transfer(
         assert held(near).datagram_size <= 1400
         await settle(near, at_least=1201)
         assert held(near).datagram_size <= 1400
+
+
+async def test_loss_that_has_other_reasons_costs_no_size(certificate: CertificatePair) -> None:
+    dice = random.Random(8899)
+    async with pair_over(certificate, 8972) as (near, far, path):
+        await poll(lambda: held(near).datagram_size == 8952)
+        path.loses = lambda: dice.random() < 0.03
+        await send(near, far, os.urandom(4 * MEBI))
+        assert held(near).recovery.lost_packets > SUSPICIOUS_LOSSES
+        await poll(lambda: held(near).datagram_size == 8952)
+        assert held(near)._mtu_prober.search._search == 1  # it did not begin anew
 
 
 async def test_another_path_is_searched_anew(certificate: CertificatePair) -> None:
