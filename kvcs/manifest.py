@@ -7,6 +7,7 @@ thousands of them, and a version is written every few layers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
@@ -82,10 +83,6 @@ class SegmentEntry:
     tracks: tuple[DataTrackName, ...]
     complete: bool
     object_digests: Mapping[DataTrackName, tuple[bytes, ...]] = field(default_factory=dict)
-    digests_json: Mapping[DataTrackName, tuple[bytes, ...]] | None = field(
-        default=None, compare=False, repr=False
-    )
-    """The same by `dump_digests`, if at hand: a version repeats what the one before had."""
 
     def digest(self, track: DataTrackName, layer: int, block: int) -> bytes | None:
         """Return an Object's listed Data Digest, or None when the manifest does not list it yet."""
@@ -171,8 +168,12 @@ class Manifest:
             ),
         )
 
-    def dump(self) -> bytes:
-        """Return the JSON text, UTF-8."""
+    def dump(self, digests_json: Mapping[bytes, bytes] = MappingProxyType({})) -> bytes:
+        """Return the JSON text, UTF-8.
+
+        `digests_json`: what `dump_digests` gave for a Group's digests, where it is at hand: a
+        version repeats what all before it had.
+        """
         return msgspec.json.encode(
             {
                 "kvcs": PROFILE_VERSION,
@@ -180,7 +181,7 @@ class Manifest:
                 "layers": self.descriptor.layers,
                 "block_tokens": self.descriptor.block_tokens,
                 "deterministic": self.deterministic,
-                "segments": [_segment_json(entry) for entry in self.segments],
+                "segments": [_segment_json(entry, digests_json) for entry in self.segments],
             }
         )
 
@@ -192,13 +193,7 @@ def dump_digests(digests: bytes) -> bytes:
     return f'["{digests.hex("-", DIGEST_OCTETS)}"]'.replace("-", '","').encode()
 
 
-def _segment_json(entry: SegmentEntry) -> dict[str, Any]:
-    digests = entry.digests_json
-    if digests is None:
-        digests = {
-            track: tuple(map(dump_digests, groups))
-            for track, groups in entry.object_digests.items()
-        }
+def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> dict[str, Any]:
     return {
         "segment": entry.span.segment,
         "first_block": entry.span.first_block,
@@ -207,7 +202,11 @@ def _segment_json(entry: SegmentEntry) -> dict[str, Any]:
         "tracks": [str(track) for track in entry.tracks],
         "complete": entry.complete,
         "object_digests": {
-            str(track): list(map(msgspec.Raw, groups)) for track, groups in digests.items()
+            str(track): [
+                msgspec.Raw(digests_json.get(digests) or dump_digests(digests))
+                for digests in groups
+            ]
+            for track, groups in entry.object_digests.items()
         },
     }
 

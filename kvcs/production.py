@@ -253,7 +253,6 @@ class SegmentProduction:
         self.is_complete = False
         self._block_keys_sha256 = block_keys_sha256
         self._digests: dict[DataTrackName, list[bytes]] = {track: [] for track, _ in plan.tracks}
-        self._json: dict[DataTrackName, list[bytes]] = {track: [] for track, _ in plan.tracks}
 
     def check_turn(self, layer: int) -> None:
         """Raise ProductionError unless `layer` is the next one (KVCS 3.3)."""
@@ -277,7 +276,6 @@ class SegmentProduction:
         """Take note of a layer in turn that is being published."""
         for group in prepared.groups:
             self._digests[group.track].append(group.digests)
-            self._json[group.track].append(dump_digests(group.digests))
         self.next_layer += 1
 
     def entry(self) -> SegmentEntry:
@@ -288,7 +286,6 @@ class SegmentProduction:
             tracks=tuple(track for track, _ in self.plan.tracks),
             complete=self.is_complete,
             object_digests={track: tuple(groups) for track, groups in self._digests.items()},
-            digests_json={track: tuple(groups) for track, groups in self._json.items()},
         )
 
 
@@ -306,6 +303,8 @@ class Production:
         self.prefix = prefix
         self.deterministic = deterministic
         self.segments: list[SegmentProduction] = []
+        self.digests_json: dict[bytes, bytes] = {}
+        """By the digests of a Group: their JSON, for `Manifest.dump`."""
         self._layers_per_manifest = layers_per_manifest
         self._max_segments = max_segments
         self._next_version = 0
@@ -381,6 +380,8 @@ class Production:
         """Take note of a layer that is published now. Raises: ProductionError when out of turn."""
         segment.check_turn(prepared.layer)
         segment.add(prepared)
+        for group in prepared.groups:
+            self.digests_json[group.digests] = dump_digests(group.digests)
         self._layers_unlisted += 1
         if self._layers_unlisted >= self._layers_per_manifest:
             self._is_manifest_due = True

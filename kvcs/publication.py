@@ -238,7 +238,7 @@ class Publication:
         if not self._production.is_manifest_due:
             return
         version, manifest = self._production.take_manifest()
-        octets = manifest.dump()
+        octets = manifest.dump(self._production.digests_json)
         if self._producer.signing_key is not None:
             octets = cose.sign(octets, self._producer.signing_key)
         writer = self._manifest_track.open_group(

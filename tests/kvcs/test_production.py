@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -245,8 +244,8 @@ def test_a_manifest_is_due_at_once_for_segments_and_every_eight_layers() -> None
     last = versions[-1][1]
     assert last.segments[0].complete
     assert Manifest.load(last.dump()) == last
-    without = replace(last, segments=tuple(replace(s, digests_json=None) for s in last.segments))
-    assert without.dump() == last.dump()
+    assert last.dump(made.digests_json) == last.dump()
+    assert len(made.digests_json) == 2 * 20
     assert last.segments[0].block_keys_sha256 == made.prefix.block_keys_sha256(0, 4)
 
 

@@ -61,7 +61,7 @@ def versions(
 
 def version_header(evidence: PublicationEvidence, index: int, **changes: Any) -> None:
     version = evidence.manifests[index]
-    evidence.manifests[index] = replace(version, header=replace(version.header, **changes))
+    evidence.manifests[index] = replace(version, header=version.header._replace(**changes))
 
 
 def field(name: str, value: Any) -> Callable[[ObjectRecord], ObjectRecord]:
