@@ -24,6 +24,9 @@ PARTIAL = ROOT / "build" / "benchmarks"
 
 QUICK_OCTETS = 32 * MEBI
 
+WHOLE_ROUNDS = 5
+"""Rounds of a whole run, at least."""
+
 
 def arguments() -> argparse.ArgumentParser:
     """Return what can be asked for."""
@@ -57,8 +60,7 @@ def main(argv: list[str]) -> int:
         folder = given.out or PUBLISHED
         report.write(report.load(folder), folder)
         return 0
-    is_whole = not (given.only or given.quick or given.mebioctets or given.profile)
-    folder = given.out or (PUBLISHED if is_whole else PARTIAL)
+    folder = given.out or (PARTIAL if _unusual(given) else PUBLISHED)
     folder.mkdir(parents=True, exist_ok=True)
     octets = QUICK_OCTETS if given.quick else 256 * MEBI
     scale = Scale(
@@ -85,11 +87,15 @@ def main(argv: list[str]) -> int:
     begun, clock = datetime.now(UTC), time.monotonic()
     records = runner.run(
         cases,
-        rounds=given.rounds or (1 if given.quick else 5),
+        rounds=given.rounds or (1 if given.quick else WHOLE_ROUNDS),
         tell=lambda line: print(line, flush=True),
     )
     run = report.Run(
-        f"{begun:%Y-%m-%d %H:%M}", time.monotonic() - clock, shlex.join(argv), facts, records
+        f"{begun:%Y-%m-%d %H:%M}",
+        time.monotonic() - clock,
+        _unusual(given),
+        facts,
+        records,
     )
     print()
     print(report.markdown_of_targets([one for one in verdicts(records) if one.measured]))
@@ -97,6 +103,26 @@ def main(argv: list[str]) -> int:
     for path in report.write(run, folder):
         print(f"written: {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
     return 1 if any(record.failures for record in records.by_name.values()) else 0
+
+
+def _unusual(given: argparse.Namespace) -> str:
+    """Return the arguments unless they are those of a whole run."""
+    is_whole = not (given.only or given.quick or given.mebioctets or given.profile)
+    if is_whole and (given.rounds is None or given.rounds >= WHOLE_ROUNDS):
+        return ""
+    told = {
+        name: value
+        for name, value in vars(given).items()
+        if value and name not in ("out", "peers_python")
+    }
+    return " ".join(
+        f"--{name}" if value is True else f"--{name} {_joined(value)}"
+        for name, value in told.items()
+    )
+
+
+def _joined(value: object) -> str:
+    return shlex.join(value) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,7 @@ class Run:
     """Date and time, UTC."""
     took_s: float
     arguments: str
+    """Other than those of a whole run; none: it was one."""
     machine: Mapping[str, str]
     records: Records
 
@@ -194,6 +195,11 @@ def _markdown(run: Run, drawn: Sequence[str], profiles: Sequence[Path]) -> str:
         " every figure comes from that run. To run it again: `make bench`; a part of it:"
         " `make bench BENCH_ARGS='--only kvcs-1452 --rounds 5'`; on a small machine:"
         " `make bench BENCH_ARGS=--quick`. All figures by round: [results.json](results.json).",
+        *(
+            [f"**This was no whole run on a quiet machine:** `{run.arguments}`."]
+            if run.arguments
+            else []
+        ),
         "\n".join(f"- {name}: {fact}" for name, fact in run.machine.items()),
         "## Targets",
         markdown_of_targets(verdicts(records)),
