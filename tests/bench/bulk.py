@@ -20,6 +20,9 @@ __all__ = ["cases"]
 OBJECT_OCTETS = MEBI
 """Of every Object here, and of every piece that others are given to send."""
 
+STOCK_ROUNDS = 3
+"""Of the slow packet path, which no target is about."""
+
 TCP = "tests.bench.side.tcp_main"
 QUIC = "tests.bench.side.quic_main"
 
@@ -91,7 +94,8 @@ def cases(scale: Scale) -> Sequence[Case]:
     made: list[Case] = []
 
     def add(name: str, title: str, run: Callable[[], Figures]) -> None:
-        made.append(Case(name=name, title=title, section=Section.BULK, run=run))
+        rounds = STOCK_ROUNDS if name.endswith("-stock") else None
+        made.append(Case(name=name, title=title, section=Section.BULK, run=run, rounds=rounds))
 
     for name, (title, options) in KVCS.items():
         workload = Workload.of(

@@ -28,7 +28,7 @@ def cases(scale: Scale) -> Sequence[Case]:
                 _run,
                 Workload.of(
                     f"consumers-{count}",
-                    octets=scale.octets // 4,
+                    octets=scale.octets // 8,
                     object_octets=MEBI // 4,
                     datagram=DISCOVERED,
                     consumers=count,
