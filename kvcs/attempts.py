@@ -15,7 +15,6 @@ from moqt.errors import MoqtError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from concurrent.futures import Executor
 
     from kvcs.assembly import Assembly
     from kvcs.course import Course
@@ -55,7 +54,6 @@ class Attempts:
         arrivals: Arrivals,
         course: Course,
         recompute: Recompute | None,
-        threads: Executor,
     ) -> None:
         self._supply = supply
         self._endpoints = endpoints
@@ -65,7 +63,6 @@ class Attempts:
         self._arrivals = arrivals
         self._course = course
         self._recompute = recompute
-        self._threads = threads
 
     async def make(self, step: Step, deadline: float | None) -> None:
         """Make one attempt, until `deadline` of the loop's clock. Why it failed is noted."""
@@ -135,8 +132,8 @@ class Attempts:
         if inspect.iscoroutinefunction(self._recompute):
             found = await self._recompute(missing)
         else:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._threads, self._recompute, missing)
+            # not one of the consumer's threads: other retrievals would wait for them
+            found = await asyncio.to_thread(self._recompute, missing)
             if inspect.isawaitable(found):
                 found = await found
         for one, arrays in found.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     Judge = Callable[[Outcome], None]
 
 __all__ = ["Checks"]
+
+
+class _Check(NamedTuple):
+    verification: Verification
+    judge: Judge
+    held_octets: int
+    """Of memory that is neither the tensors' nor the session's any more."""
 
 
 class Checks:
@@ -44,25 +51,29 @@ class Checks:
         self._threads = threads
         self._most_threads = config.worker_threads
         self._most = config.max_queued_checks
+        self._most_octets = config.max_queued_check_octets
         self._failed = failed
-        self._todo: deque[tuple[Verification, Judge]] = deque()
-        self._done: deque[tuple[Verification, Judge]] = deque()
+        self._todo: deque[_Check] = deque()
+        self._done: deque[_Check] = deque()
         self._is_told = False
         self._jobs: set[asyncio.Future[None]] = set()
         self._open = 0
+        self._held_octets = 0
         self._open_of: Counter[int] = Counter()
         self._news = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
-        """Whether as many Objects wait as may; who adds more should `wait_room` first."""
-        return self._open >= self._most
+        """Whether as much waits as may; who adds more should `wait_room` first."""
+        return self._open >= self._most or self._held_octets >= self._most_octets
 
     def put(self, verification: Verification, judge: Judge) -> None:
         """Have an Object verified; `judge` gets the outcome, on the loop."""
         self._open += 1
         self._open_of[verification.where[0]] += 1
-        self._todo.append((verification, judge))
+        held = 0 if verification.is_placed else verification.octets
+        self._held_octets += held
+        self._todo.append(_Check(verification, judge, held))
         if len(self._jobs) < min(self._most_threads, self._open):
             self._start()
 
@@ -111,10 +122,11 @@ class Checks:
     def _collect(self) -> None:
         self._is_told = False
         while self._done:
-            verification, judge = self._done.popleft()
+            check = self._done.popleft()
             self._open -= 1
-            self._open_of[verification.where[0]] -= 1
-            judge(self._assembly.finish(verification))
+            self._open_of[check.verification.where[0]] -= 1
+            self._held_octets -= check.held_octets
+            check.judge(self._assembly.finish(check.verification))
         self._news.set()
 
     # In a worker thread
@@ -122,13 +134,13 @@ class Checks:
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._todo:
             try:
-                one = self._todo.popleft()
+                check = self._todo.popleft()
             except IndexError:
                 return  # another thread took the last one
             try:
-                one[0].run()
+                check.verification.run()
             finally:
-                self._done.append(one)
+                self._done.append(check)
             if not self._is_told:  # else the loop has yet to look
                 self._is_told = True
                 loop.call_soon_threadsafe(self._collect)

@@ -112,7 +112,6 @@ class Collector:
             arrivals=self,
             course=self._course,
             recompute=recompute,
-            threads=threads,
         )
         self._attempt: asyncio.Task[None] | None = None
         self._recovery = Recovery(

@@ -160,7 +160,11 @@ class ConsumerConfig:
     """Threads that hash and decode."""
 
     max_queued_checks: int = 256
-    """Objects of one retrieval that wait for a worker thread, in their places; receiving pauses."""
+    """Objects of one retrieval that wait for a worker thread; then receiving pauses."""
+
+    max_queued_check_octets: int = 16 * MEBI
+    """Octets of these that are not in their places yet, being encoded or to be scattered; one
+    Object may go beyond it."""
 
     close_timeout_s: float = 5.0
     """How long closing waits for the connection's clean end."""
@@ -183,6 +187,7 @@ class ConsumerConfig:
             _require(name, getattr(self, name), 0)
         _require("worker_threads", self.worker_threads, 1)
         _require("max_queued_checks", self.max_queued_checks, 1)
+        _require("max_queued_check_octets", self.max_queued_check_octets, 1)
         _require("max_endpoints", self.max_endpoints, 1)
         _require("max_sessions", self.max_sessions, 1)
         if not self.connect_timeout_s > 0:

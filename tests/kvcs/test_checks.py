@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +17,13 @@ from kvcs.config import ConsumerConfig
 from kvcs.errors import RejectReason
 from kvcs.losses import Losses
 from kvcs.wanted import Verification
-from tests.kvcs.support import Bench, TestObject, bench, describe
+from tests.kvcs.stage import CONSUMING, staged, until
+from tests.kvcs.support import Bench, TestObject, bench, describe, octets_of, prompt, tensors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from moqt.tls import CertificatePair
 
 
 @pytest.fixture
@@ -182,6 +187,28 @@ async def test_who_brings_more_than_may_wait_is_held_back(
     await case.checks.close()
 
 
+async def test_objects_that_are_not_in_their_places_are_bounded_by_their_octets(
+    threads: ThreadPoolExecutor, gate: threading.Event
+) -> None:
+    table = bench(describe(v_head_dim=0), codec="zstd")
+    sizes = [len(one.payload) - 68 for one in table.objects]
+    config = ConsumerConfig(thread_octets=0, max_queued_check_octets=sizes[0] + 1)
+    checks = Checks(table.assembly, threads, config, print)
+    outcomes: list[Outcome] = []
+    for one, is_full in zip(table.objects[:2], (False, True), strict=True):
+        payload = memoryview(one.payload)
+        verification = table.assembly.receive(one.track, one.header, payload=payload)
+        assert isinstance(verification, Verification)
+        checks.put(verification, outcomes.append)
+        assert checks.is_full is is_full
+    gate.set()
+    await checks.wait_room()
+    await checks.wait_all()
+    assert outcomes == [Outcome.VERIFIED] * 2
+    assert not checks.is_full
+    await checks.close()
+
+
 async def test_closing_gives_up_what_waits_and_waits_for_what_is_being_verified(
     threads: ThreadPoolExecutor, gate: threading.Event
 ) -> None:
@@ -247,3 +274,48 @@ async def test_the_copy_kept_aside_is_used_when_the_one_being_verified_fails(
     assert {kept, *case.outcomes} <= {Outcome.SPARE, Outcome.VERIFIED, Outcome.REJECTED}
     assert case.outcomes == [Outcome.REJECTED]
     assert case.table.assembly.missing_blocks(0, 0) == [1, 2]
+
+
+@pytest.mark.usefixtures("no_leaks")
+async def test_a_closed_retrieval_touches_the_caller_s_arrays_no_more(
+    certificate: CertificatePair, gate: threading.Event
+) -> None:
+    config = replace(CONSUMING, thread_octets=0)
+    async with staged(certificate, describe()) as stage, stage.consumer(config=config) as consumer:
+        publication = await stage.publish(3)
+        segment = publication.segment(codec="zstd")
+        for layer in range(3):
+            await segment.put_layer(layer, *stage.layer(layer, 3))
+        into = [tensors(stage.descriptor, layer, 3, seed=1) for layer in range(3)]
+        retrieval = await consumer.retrieve(
+            stage.descriptor, prompt(stage.descriptor, 3), into=into
+        )
+        await until(lambda: retrieval.stats.objects_received == 18)
+        assert retrieval.stats.objects == 0
+        closing = asyncio.create_task(retrieval.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        gate.set()
+        await closing
+        after = [octets_of(array) for pair in into for array in pair if array is not None]
+        assert retrieval.stats.buffered_octets == 0
+        assert retrieval.stats.open_requests == 0
+        assert len(retrieval.missing) + retrieval.stats.objects == 18
+    assert after == [octets_of(array) for pair in into for array in pair if array is not None]
+
+
+# Defaults
+
+
+@pytest.mark.parametrize(("processors", "octets"), [(1, 4 << 20), (2, 4 << 20), (3, 256 << 10)])
+def test_threads_hash_smaller_objects_where_a_processor_is_spare(
+    monkeypatch: pytest.MonkeyPatch, processors: int, octets: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    assert ConsumerConfig().thread_octets == octets
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert ConsumerConfig().thread_octets == octets
+    assert ConsumerConfig(thread_octets=7).thread_octets == 7
+    with pytest.raises(ValueError, match="max_queued_checks is 0, expected 1 or more"):
+        ConsumerConfig(max_queued_checks=0)
