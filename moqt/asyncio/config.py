@@ -153,3 +153,7 @@ class TransportConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
+        for name in ("max_connection_window_octets", "max_stream_window_octets"):
+            octets = getattr(self, name)
+            if octets is not None and octets <= 0:
+                raise ValueError(f"{name} is {octets}, expected more than 0, or None")

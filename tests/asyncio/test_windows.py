@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moqt.asyncio.config import TransportConfig
 from moqt.asyncio.windows import ReceiveWindow
 
 MEBI = 1 << 20
@@ -71,3 +73,15 @@ def test_a_window_never_shrinks_and_never_exceeds_its_cap(
         if window.is_due(octets):
             window.look(now, rtt)
         assert before <= window.octets <= min(cap, 2 * before)
+
+
+@pytest.mark.parametrize("name", ["max_connection_window_octets", "max_stream_window_octets"])
+def test_a_cap_is_positive_or_none(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0, expected more than 0, or None"):
+        TransportConfig(**{name: 0})
+    assert TransportConfig(**{name: None}).largest_stream_window_octets >= 6 * MEBI
+
+
+def test_a_cap_below_the_window_is_no_cap_but_stops_the_growth() -> None:
+    config = TransportConfig(connection_window_octets=100 * MEBI)
+    assert config.largest_connection_window_octets == 100 * MEBI
