@@ -131,6 +131,11 @@ class Coverage:
         states = self._tracks[track].states[layer - self.layers.start]
         return [block for block, state in enumerate(states) if state < ObjectState.CHECKING]
 
+    def is_lacking(self, track: int, layer: int, block: int) -> bool:
+        """Whether `lacking_blocks` has a block; False for one that is not wanted."""
+        states = self._tracks[track].states[layer - self.layers.start]
+        return block < len(states) and states[block] < ObjectState.CHECKING
+
     def missing(self, layers: Iterable[int] | None = None) -> tuple[MissingObject, ...]:
         """Return every wanted Object that is not verified, by segment, layer, component and block.
 

@@ -33,10 +33,11 @@ class Losses:
         """Count an Object, or all of a layer that lack, as lost; False when that is no news."""
         if layer not in self._assembly.layers:
             return False
-        lacking = self._assembly.lacking_blocks(track, layer)
+        if block is None:
+            lacking = self._assembly.lacking_blocks(track, layer)
+        else:
+            lacking = [block] if self._assembly.is_lacking(track, layer, block) else []
         given_up = self._given_up.get((track, layer), set())
-        if block is not None:
-            lacking = [block] if block in lacking else []
         if given_up is None or given_up.issuperset(lacking):
             return False
         blocks = self._lost.setdefault((track, layer), set())
