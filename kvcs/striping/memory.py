@@ -64,9 +64,13 @@ class SharedMap(mmap.mmap):
             raise
 
     @classmethod
-    def attach(cls, fd: int, octets: int) -> SharedMap:
-        """Map memory that `new` made, here or in another process; `fd` closes with the mapping."""
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    def attach(cls, fd: int, octets: int, *, populates: bool = True) -> SharedMap:
+        """Map memory that `new` made, here or in another process; `fd` closes with the mapping.
+
+        `populates`: for all of its pages at once, which costs less than page by page; what is
+        touched in part alone is better left to itself.
+        """
+        flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if populates else 0)
         mapped = cls(fd, octets, flags=flags)
         mapped.fd = fd
         mapped.address = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.bench.link_path import Link
 
-__all__ = ["DISCOVERED", "Workload", "figures", "kvcs_round"]
+__all__ = ["DISCOVERED", "MODULE", "Workload", "figures", "kvcs_round", "transfer"]
 
 MODULE = "tests.bench.side.kvcs_main"
 
@@ -138,7 +138,7 @@ def kvcs_round(workload: Workload, *, link: Link | None = None) -> Outcome:
         put_at: list[float] = []
         usable_at: list[list[float]] = []
         for number in range(-1, workload.repeats):  # -1: to warm up
-            put_at, usable_at = _transfer(producer, consumers, number)
+            put_at, usable_at = transfer(producer, consumers, number)
         ends = []
         for side in (*consumers, producer):
             side.tell(do="end")
@@ -153,7 +153,7 @@ def kvcs_round(workload: Workload, *, link: Link | None = None) -> Outcome:
     return Outcome(put_at, usable_at, ends[-1], ends[:-1])
 
 
-def _transfer(
+def transfer(
     producer: Side, consumers: Sequence[Side], number: int
 ) -> tuple[list[float], list[list[float]]]:
     """Publish, have it found by all, put, and wait until all have it."""
