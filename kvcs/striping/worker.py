@@ -6,6 +6,7 @@ It lives as long as its parent holds the other end of its socket.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -48,6 +49,7 @@ def main(descriptor: int, parent: int) -> None:
     except EOFError:
         return
     assert isinstance(settings, Settings)
+    gc.freeze()  # what was loaded stays: only what jobs leave is looked through
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_Worker(channel, settings, parent).run())
 
@@ -151,6 +153,8 @@ class _Worker:
             error = Raised.of(problem)
         finally:
             del self._jobs[job.number]
+            if not self._jobs:  # cycles of the job's parts hold shared memory
+                asyncio.get_running_loop().call_soon(gc.collect)
             self._tell(Ended(number=job.number, error=error, stats=stats))
 
     def _tell(self, message: object) -> None:

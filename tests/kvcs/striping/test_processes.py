@@ -63,9 +63,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def shown_of(pids: tuple[int, ...]) -> list[bytes]:
+def shown_of(pids: tuple[int, ...], *kinds: str) -> list[bytes]:
     """Return what everybody on the machine, or of the user, can see of processes."""
-    kinds = ("cmdline", "environ")
     return [Path(f"/proc/{pid}/{kind}").read_bytes() for pid in pids for kind in kinds]
 
 
@@ -109,7 +108,9 @@ async def test_layers_come_in_order_from_two_processes_live_and_fetched(
         assert not octets_of(apart[0][12:]).strip(b"\0")
 
         assert consumer.worker_pids == pids
-        for text in shown_of(pids):
+        del own, again, retrieval
+        await until(lambda: not any(b"memfd:kvcs" in text for text in shown_of(pids, "maps")))
+        for text in shown_of(pids, "cmdline", "environ"):
             assert SCOPE.key not in text
             assert SCOPE.key.hex().encode() not in text
         assert SCOPE.key.hex() not in repr(consumer._settings)
