@@ -49,24 +49,32 @@ class SubgroupWriter:
         Raises: ValueError for an Object ID that does not rise, for properties on a stream without
         them, and for a status Object with a payload or properties.
         """
-        object_id, prior = header.object_id, self._prior
+        properties, status = header.properties, header.status
+        if len(properties) > MAX_PROPERTIES_OCTETS:
+            raise ValueError(f"Object {header.location} has {len(properties)} property octets")
+        if properties and not self.header.has_properties:
+            raise ValueError(f"Object {header.location} has properties, its stream has none")
+        if status and (properties or header.payload_length):
+            raise ValueError(f"Object {header.location} of status {status.name}")
+        return self.encode_plain(header.object_id, header.payload_length, properties, status)
+
+    def encode_plain(
+        self,
+        object_id: int,
+        payload_octets: int,
+        properties: bytes = b"",
+        status: int = 0,
+    ) -> bytes:
+        """Do as `encode` does, for values that are known to fit each other."""
+        prior = self._prior
         if object_id <= prior:
             raise ValueError(f"Object ID {object_id} does not come after {prior}")
-        properties = header.properties
         out = vi64.encode(object_id - prior - 1)
         if self.header.has_properties:
-            if len(properties) > MAX_PROPERTIES_OCTETS:
-                raise ValueError(f"Object {header.location} has {len(properties)} property octets")
             out += vi64.encode(len(properties)) + properties
-        elif properties:
-            raise ValueError(f"Object {header.location} has properties, its stream has none")
-        out += vi64.encode(header.payload_length)
-        if not header.payload_length:
-            if header.status and properties:
-                raise ValueError(f"Object {header.location} of status {header.status.name}")
-            out += vi64.encode(header.status)
-        elif header.status:
-            raise ValueError(f"Object {header.location} of status {header.status.name}")
+        out += vi64.encode(payload_octets)
+        if not payload_octets:
+            out += vi64.encode(status)
         self._prior = object_id
         return out
 

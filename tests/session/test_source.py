@@ -184,7 +184,9 @@ def test_end_of_track_is_a_status_object_in_a_group_of_its_own() -> None:
     track.end(Location(2, 0))
     (subgroup,) = seen
     assert (subgroup.group_id, subgroup.subgroup_id, subgroup.is_closed) == (2, 0, True)
-    assert subgroup.objects[0].header.status is ObjectStatus.END_OF_TRACK
+    stored = subgroup.at(0)
+    assert stored is not None
+    assert stored.header.status is ObjectStatus.END_OF_TRACK
     assert listener.finished == 1
     assert track.is_ended
     assert not track.is_live

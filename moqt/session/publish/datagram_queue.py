@@ -94,7 +94,7 @@ class DatagramQueue(Cursor):
             return
         stats.datagrams_sent += 1
         stats.objects_sent += 1
-        stats.octets_sent += stored.header.payload_length
+        stats.octets_sent += stored.octets
 
     def _note_first(self) -> None:
         if self._waiting:

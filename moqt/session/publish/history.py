@@ -6,11 +6,12 @@ index that counts from the first Object ever published in the Subgroup, so evict
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from moqt.codes import GroupOrder, ObjectStatus
+from moqt.codes import GroupOrder
 from moqt.session.publish.timeouts import NEVER, NO_TIMEOUTS
 from moqt.types import Location, ObjectHeader
 from moqt.wire.vi64 import MAX_VI64
@@ -33,15 +34,43 @@ DATAGRAMS: Final = -1
 """Stands for the Subgroup ID where a Group's Objects of Delivery Mode Datagram are kept."""
 
 
-class StoredObject(NamedTuple):
-    """An Object of a track. The payload is the publisher's own memory, never copied."""
+_CUT_FROM: Final = 64
+"""Rows of evicted Objects from which on they are cut off: fewer cost less than that."""
 
-    header: ObjectHeader
+
+class StoredObject(NamedTuple):
+    """An Object of a track, with all references to the publisher's memory that it needs."""
+
+    subgroup: StoredSubgroup
+    object_id: int
+    octets: int
+    """Of its payload."""
     payload: tuple[memoryview | bytes, ...]
     published_at: float = NEVER
     """When, by the clock of its track."""
+    special_header: ObjectHeader | None = None
+    """Where it says more: of a status Object, one with properties, or one for datagrams."""
     ends_group: bool = False
     """Of an Object for datagrams: it is the last one of its Group."""
+
+    @property
+    def header(self) -> ObjectHeader:
+        """All but the payload."""
+        if self.special_header is not None:
+            return self.special_header
+        subgroup = self.subgroup
+        return ObjectHeader(
+            subgroup.group_id,
+            self.object_id,
+            subgroup.subgroup_id,
+            subgroup.publisher_priority,
+            self.octets,
+        )
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether it is no status Object."""
+        return self.special_header is None or not self.special_header.status
 
 
 class SubgroupWaiter(Protocol):
@@ -52,9 +81,21 @@ class SubgroupWaiter(Protocol):
 
 
 class StoredSubgroup:
-    """The retained Objects of one Subgroup, by rising Object ID."""
+    """The retained Objects of one Subgroup, by rising Object ID.
+
+    They are kept in columns and made anew for who sends them: a million Objects that last would
+    each be visited by every full garbage collection, several times over.
+    """
 
     __slots__ = (
+        "_cut",
+        "_ids",
+        "_octets",
+        "_part_ends",
+        "_parts",
+        "_parts_cut",
+        "_special",
+        "_times",
         "closed_at",
         "ends_group",
         "first_index",
@@ -62,7 +103,6 @@ class StoredSubgroup:
         "has_properties",
         "is_closed",
         "last_object_id",
-        "objects",
         "octets",
         "publisher_priority",
         "subgroup_id",
@@ -86,9 +126,8 @@ class StoredSubgroup:
         """Its last Object is known to be the last one of the Group."""
         self.has_properties = False
         """Whether its streams carry Properties blocks; the first Object decides."""
-        self.objects: list[StoredObject] = []
         self.first_index = 0
-        """The index of `objects[0]`: how many were evicted."""
+        """The index of the first Object that is retained: how many were evicted."""
         self.octets = 0
         """Payload octets ever published here."""
         self.last_object_id = -1
@@ -98,24 +137,92 @@ class StoredSubgroup:
         self.timeouts = timeouts
         """The publisher's: those of the track, unless the first Object says otherwise."""
         self.waiters: dict[SubgroupWaiter, None] = {}
+        self._ids = array("Q")
+        self._octets = array("Q")
+        self._times = array("d")
+        self._parts: list[memoryview | bytes] = []
+        """Of all payloads, one after the other."""
+        self._part_ends = array("Q")
+        """Where in `_parts` those of each Object end, `_parts_cut` included."""
+        self._special: dict[int, StoredObject] = {}
+        """By index: Objects with a `special_header`."""
+        self._cut = 0
+        """The index of the first row: evicted ones are cut off when they are the majority."""
+        self._parts_cut = 0
+
+    @property
+    def count(self) -> int:
+        """How many Objects are retained."""
+        return self._cut + len(self._ids) - self.first_index
 
     @property
     def end_index(self) -> int:
         """The index that the next Object will have."""
-        return self.first_index + len(self.objects)
+        return self._cut + len(self._ids)
 
     def index_of(self, object_id: int) -> int:
         """Return the index of the first retained Object with this or a larger Object ID."""
-        return self.first_index + bisect_left(self.objects, object_id, key=_object_id)
+        return self._cut + bisect_left(self._ids, object_id, self.first_index - self._cut)
 
-    def append(self, stored: StoredObject) -> None:
-        """Store an Object and tell those who wait."""
-        header = stored.header
-        self.objects.append(stored)
-        self.octets += header.payload_length
-        self.last_object_id = header.object_id
+    def object_id_at(self, index: int) -> int:
+        """Return the Object ID of a retained Object."""
+        return self._ids[index - self._cut]
+
+    def at(self, index: int) -> StoredObject | None:
+        """Return the Object of an index that is not evicted; None: there is none yet."""
+        row = index - self._cut
+        if row >= len(self._ids):
+            return None
+        if self._special and (special := self._special.get(index)) is not None:
+            return special
+        cut = self._parts_cut
+        ends = self._part_ends
+        parts = self._parts[ends[row - 1] - cut if row else 0 : ends[row] - cut]
+        return StoredObject(self, self._ids[row], self._octets[row], tuple(parts), self._times[row])
+
+    def append(
+        self,
+        object_id: int,
+        octets: int,
+        payload: tuple[memoryview | bytes, ...],
+        published_at: float,
+        special: StoredObject | None = None,
+    ) -> None:
+        """Store an Object and tell those who wait; `special`: the same with a `special_header`."""
+        if special is not None:
+            self._special[self.end_index] = special
+        self._ids.append(object_id)
+        self._octets.append(octets)
+        self._times.append(published_at)
+        self._parts += payload
+        self._part_ends.append(self._parts_cut + len(self._parts))
+        self.octets += octets
+        self.last_object_id = object_id
         if self.waiters:
             self.tell_waiters()
+
+    def evict(self, count: int) -> int:
+        """Forget the first `count` Objects; return the octets of their payloads."""
+        first = self.first_index - self._cut
+        stop = first + count
+        octets = sum(self._octets[first:stop])
+        start = self._part_ends[first - 1] - self._parts_cut if first else 0
+        for part in range(start, self._part_ends[stop - 1] - self._parts_cut):
+            self._parts[part] = b""
+        for index in range(self.first_index, self.first_index + count if self._special else 0):
+            self._special.pop(index, None)
+        self.first_index += count
+        if stop > max(_CUT_FROM, len(self._ids) // 2) or stop == len(self._ids):
+            self._cut_off(stop)
+        return octets
+
+    def _cut_off(self, rows: int) -> None:
+        parts = self._part_ends[rows - 1]
+        del self._parts[: parts - self._parts_cut]
+        self._parts_cut = parts
+        for column in (self._ids, self._octets, self._times, self._part_ends):
+            del column[:rows]
+        self._cut += rows
 
     def tell_waiters(self) -> None:
         """Call every waiter once and forget them."""
@@ -154,7 +261,7 @@ class StoredGroup:
         return any(
             one.last_object_id >= object_id
             and (at := one.index_of(object_id)) < one.end_index
-            and one.objects[at - one.first_index].header.object_id == object_id
+            and one.object_id_at(at) == object_id
             for one in self.subgroups.values()
         )
 
@@ -221,8 +328,8 @@ class History:
         at = 0
         while self.octets > octets and at < len(self._group_ids):
             group = self._groups[self._group_ids[at]]
-            spare = (s for s in group.subgroups.values() if len(s.objects) > (s is keep))
-            first = min(spare, key=lambda s: s.objects[0].header.object_id, default=None)
+            spare = (s for s in group.subgroups.values() if s.count > (s is keep))
+            first = min(spare, key=lambda s: s.object_id_at(s.first_index), default=None)
             if first is not None:
                 self._evict(first, 1)
             elif not self._forget_if_done(group):
@@ -231,17 +338,14 @@ class History:
     def _evict(self, subgroup: StoredSubgroup, count: int) -> None:
         if not count:
             return
-        evicted = subgroup.objects[:count]
-        del subgroup.objects[:count]
-        subgroup.first_index += count
-        self.octets -= sum(stored.header.payload_length for stored in evicted)
-        last = evicted[-1].header.location
+        last = Location(subgroup.group_id, subgroup.object_id_at(subgroup.first_index + count - 1))
+        self.octets -= subgroup.evict(count)
         if self.evicted_through is None or last > self.evicted_through:
             self.evicted_through = last
 
     def _forget_if_done(self, group: StoredGroup) -> bool:
         for subgroup in tuple(group.subgroups.values()):
-            if subgroup.is_closed and not subgroup.objects:
+            if subgroup.is_closed and not subgroup.count:
                 del group.subgroups[subgroup.subgroup_id]
         if group.subgroups:
             return False
@@ -316,7 +420,7 @@ class History:
                 return
             # Merge the Subgroups by Object ID; almost always there is one.
             heads = [
-                (subgroup.objects[index - subgroup.first_index].header.object_id, key, index)
+                (subgroup.object_id_at(index), key, index)
                 for key, subgroup in group.subgroups.items()
                 if (index := subgroup.index_of(first)) < subgroup.end_index
             ]
@@ -329,21 +433,17 @@ class History:
                 if found is None or index < found.first_index:
                     first = object_id
                     break  # evicted meanwhile
-                stored = found.objects[index - found.first_index]
-                if stored.header.status is ObjectStatus.NORMAL:
+                stored = found.at(index)
+                assert stored is not None  # the heap has retained ones
+                if stored.is_normal:
                     yield stored
                 first = object_id + 1
                 index += 1
-                at = index - found.first_index
-                if at < 0:
+                if index < found.first_index:
                     break  # evicted meanwhile, and perhaps more behind it
-                if at < len(found.objects):
-                    heapreplace(heads, (found.objects[at].header.object_id, key, index))
+                if index < found.end_index:
+                    heapreplace(heads, (found.object_id_at(index), key, index))
                 else:
                     heappop(heads)
             else:
                 return
-
-
-def _object_id(stored: StoredObject) -> int:
-    return stored.header.object_id

@@ -98,7 +98,7 @@ class StreamCursor(Cursor):
             if isinstance(item, Location):
                 self._put(head)
                 continue
-            size = len(head) + item.header.payload_length
+            size = len(head) + item.octets
             if size <= left:
                 out.append(head)
                 out += item.payload
@@ -136,7 +136,7 @@ class StreamCursor(Cursor):
 
     def _count(self, stored: StoredObject) -> None:
         self._stats.objects_sent += 1
-        self._stats.octets_sent += stored.header.payload_length
+        self._stats.octets_sent += stored.octets
 
     def _load(self) -> CursorState:
         """Set `_pending` and return READY, or say why there is nothing."""
@@ -232,9 +232,8 @@ class SubgroupCursor(StreamCursor):
             self._pending = None
 
     def _is_wanted(self, stored: StoredObject) -> bool:
-        header = stored.header
-        return self.first_object_id <= header.object_id <= self.last_object_id and (
-            self.range_filters is None or self.range_filters.passes(header)
+        return self.first_object_id <= stored.object_id <= self.last_object_id and (
+            self.range_filters is None or self.range_filters.passes(stored.header)
         )
 
     def is_late(self, now: float) -> bool:
@@ -261,15 +260,14 @@ class SubgroupCursor(StreamCursor):
     def _load(self) -> CursorState:
         subgroup = self.subgroup
         while not self.is_over:
-            at = self.index - subgroup.first_index
-            if at < 0:
+            if self.index < subgroup.first_index:
                 return CursorState.BEHIND
-            if at >= len(subgroup.objects):
+            stored = subgroup.at(self.index)
+            if stored is None:
                 return self._at_end()
-            stored = subgroup.objects[at]
             self.index += 1
-            self.octets_passed += stored.header.payload_length
-            self.is_over = stored.header.object_id >= self.last_object_id
+            self.octets_passed += stored.octets
+            self.is_over = stored.object_id >= self.last_object_id
             if self._is_wanted(stored):
                 self._pending = stored
                 return _READY
@@ -304,7 +302,9 @@ class SubgroupCursor(StreamCursor):
     def _encode(self, item: StoredObject | Location) -> bytes:
         assert self._encoder is not None  # opened
         assert isinstance(item, StoredObject)  # a subscription has no markers
-        return self._encoder.encode(item.header)
+        if item.special_header is not None:
+            return self._encoder.encode(item.special_header)
+        return self._encoder.encode_plain(item.object_id, item.octets)
 
 
 class FetchCursor(StreamCursor):

@@ -251,8 +251,9 @@ class TrackSource:
             ObjectStatus.NORMAL,
             properties,
         )
-        stored = StoredObject(header, views, self.now(), ends_group)
-        self.store(group.datagrams(), stored)
+        subgroup = group.datagrams()
+        stored = StoredObject(subgroup, object_id, length, views, self.now(), header, ends_group)
+        self.store(*stored[:5], special=stored)
         if ends_group:
             group.end_of_group = object_id + 1
         for listener in tuple(self._listeners):
@@ -367,10 +368,10 @@ class TrackSource:
         if group is None:
             return None
         found = [
-            stored.header.object_id
+            stored.object_id
             for subgroup in group.subgroups.values()
-            for stored in subgroup.objects[-2:]
-            if stored.header.status is ObjectStatus.NORMAL
+            for stored in map(subgroup.at, range(subgroup.first_index, subgroup.end_index)[-2:])
+            if stored is not None and stored.is_normal
         ]
         return max(found, default=None)
 
@@ -380,18 +381,27 @@ class TrackSource:
         """Yield a range for a fetch or fill: see `History.walk`."""
         return self._history.walk(start, end, order)
 
-    def store(self, subgroup: StoredSubgroup, stored: StoredObject) -> None:
-        """Take an Object from a SubgroupWriter, which has checked it."""
-        header = stored.header
-        if not header.status and (  # NORMAL
-            header.group_id > self._largest_group
-            or (header.group_id == self._largest_group and header.object_id > self._largest_object)
+    def store(
+        self,
+        subgroup: StoredSubgroup,
+        object_id: int,
+        octets: int,
+        payload: tuple[memoryview | bytes, ...],
+        published_at: float,
+        *,
+        special: StoredObject | None = None,
+    ) -> None:
+        """Take an Object that was checked; `special`: see `StoredSubgroup.append`."""
+        group_id = subgroup.group_id
+        if (special is None or special.is_normal) and (
+            group_id > self._largest_group
+            or (group_id == self._largest_group and object_id > self._largest_object)
         ):
-            self._largest_group = header.group_id
-            self._largest_object = header.object_id
-        self.published_octets += header.payload_length
-        self._history.octets += header.payload_length
-        subgroup.append(stored)
+            self._largest_group = group_id
+            self._largest_object = object_id
+        self.published_octets += octets
+        self._history.octets += octets
+        subgroup.append(object_id, octets, payload, published_at, special)
         limit = self.max_retained_octets
         if limit is not None and self._history.octets > limit:
             self._history.evict_down_to(limit, keep=subgroup)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIED_OCTETS", "SubgroupWriter", "check_properties", "payload_views"]
 
-_NORMAL: Final = ObjectStatus.NORMAL  # looking up a member takes its time
-
 COPIED_OCTETS: Final = 128
 """Up to so many octets a buffer of a payload is copied: a reference takes more memory."""
 
@@ -30,14 +28,12 @@ COPIED_OCTETS: Final = 128
 class SubgroupWriter:
     """Writes the Objects of one Subgroup, in rising order of Object ID."""
 
-    __slots__ = ("_group", "_length", "_subgroup", "_track")
+    __slots__ = ("_group", "_subgroup", "_track")
 
     def __init__(self, track: TrackSource, group: StoredGroup, subgroup: StoredSubgroup) -> None:
         self._track = track
         self._group = group
         self._subgroup = subgroup
-        self._length = 0
-        """The last payload's: most are alike, and then a million Objects share one integer."""
 
     @property
     def group_id(self) -> int:
@@ -69,29 +65,26 @@ class SubgroupWriter:
         make the track malformed; TypeError or ValueError for what is no contiguous buffer.
         """
         views = payload_views(payload)
-        length = sum(map(len, views))
-        if length == self._length:
-            length = self._length
-        else:
-            self._length = length
+        octets = sum(map(len, views))
         self._check(object_id)
         if len(self._group.subgroups) > 1 and self._group.holds(object_id):
             raise LocalProtocolError(f"{self}: Object {object_id} is in another Subgroup already")
         subgroup = self._subgroup
-        if properties:
-            self._check_properties(object_id, properties)
-        header = ObjectHeader(
-            subgroup.group_id,
-            object_id,
-            subgroup.subgroup_id,
-            subgroup.publisher_priority,
-            length,
-            _NORMAL,
-            properties,
-        )
         clock = self._track.clock  # `TrackSource.now`, without a call on the way of each Object
         at = NEVER if clock is None else clock()
-        self._track.store(subgroup, StoredObject(header, views, at))
+        special = None
+        if properties:
+            self._check_properties(object_id, properties)
+            header = ObjectHeader(
+                subgroup.group_id,
+                object_id,
+                subgroup.subgroup_id,
+                subgroup.publisher_priority,
+                octets,
+                properties=properties,
+            )
+            special = StoredObject(subgroup, object_id, octets, views, at, header)
+        self._track.store(subgroup, object_id, octets, views, at, special=special)
 
     def _check_properties(self, object_id: int, properties: bytes) -> None:
         subgroup = self._subgroup
@@ -137,7 +130,8 @@ class SubgroupWriter:
             0,
             status,
         )
-        self._track.store(subgroup, StoredObject(header, (), self._track.now()))
+        stored = StoredObject(subgroup, object_id, 0, (), self._track.now(), header)
+        self._track.store(*stored[:5], special=stored)
 
     def _check(self, object_id: int) -> None:
         subgroup = self._subgroup

@@ -40,3 +40,18 @@ def test_too_many_pieces_are_refused() -> None:
     assert not held.add(2 * MAX_PIECES, b"x", False)
     assert held.add(2 * MAX_PIECES - 1, b"x", False)
     assert held.octets == MAX_PIECES + 1
+
+
+def test_what_is_lent_is_held_uncopied_until_it_is_owned() -> None:
+    held = HeldOctets()
+    data = bytearray(b"head")
+    held.lend(0, data, False)
+    assert held
+    assert held.octets == 4
+    ((offset, octets, fin),) = held
+    assert (offset, octets.obj, fin) == (0, data, False)
+    held.own()
+    data[:] = b"gone"
+    held.add(4, b"more", True)
+    assert [(at, bytes(view), fin) for at, view, fin in held] == [(0, b"headmore", True)]
+    assert held.octets == 8
