@@ -74,10 +74,18 @@ class _Before:
 
 
 class HyStart:
-    """When slow start has found the path's rate, by round trips that grow (RFC 9406 4.2)."""
+    """When slow start has found the path's rate, by round trips that grow (RFC 9406 4.2).
+
+    RFC 9406 compares the least of a round's first samples with that of the round before, and so
+    sees a queue when it has lasted for a round, in which the window has doubled. Here each
+    `RTT_SAMPLES` samples in a row that take an eighth of a round are compared, which is when it
+    grows.
+    """
 
     __slots__ = (
         "_base_rtt",
+        "_few_began_at",
+        "_few_min",
         "_last_round_min",
         "_round_began_at",
         "_round_min",
@@ -90,6 +98,8 @@ class HyStart:
         self._last_round_min = FOREVER_S
         self._round_min = FOREVER_S
         self._samples = 0
+        self._few_min = FOREVER_S
+        self._few_began_at = 0.0
         self._base_rtt = FOREVER_S
         self._slow_rounds_left = 0
 
@@ -104,24 +114,27 @@ class HyStart:
             self._round_began_at = now
             self._last_round_min = self._round_min
             self._round_min = FOREVER_S
-            self._samples = 0
             if self.is_slow:
                 self._slow_rounds_left -= 1
                 if self._slow_rounds_left == 0:
                     return True
-        self._samples += 1
         self._round_min = min(self._round_min, rtt)
-        if self._samples < RTT_SAMPLES:
+        if self._samples == 0:
+            self._few_min, self._few_began_at = rtt, now
+        self._samples += 1
+        self._few_min = min(self._few_min, rtt)
+        if self._samples < RTT_SAMPLES or now - self._few_began_at < rtt / RTT_DIVISOR:
             return False
+        self._samples = 0
         if self.is_slow:
-            if self._round_min < self._base_rtt:  # it was no queue after all
+            if self._few_min < self._base_rtt:  # it was no queue after all
                 self._slow_rounds_left = 0
         elif self._last_round_min < FOREVER_S:
             threshold = max(
                 MIN_RTT_THRESHOLD_S, min(self._last_round_min / RTT_DIVISOR, MAX_RTT_THRESHOLD_S)
             )
-            if self._round_min >= self._last_round_min + threshold:
-                self._base_rtt = self._round_min
+            if self._few_min >= self._last_round_min + threshold:
+                self._base_rtt = self._few_min
                 self._slow_rounds_left = SLOW_ROUNDS
         return False
 

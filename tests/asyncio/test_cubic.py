@@ -227,6 +227,30 @@ def test_slow_start_goes_on_when_a_long_round_trip_was_a_mistake() -> None:
     assert not hystart.is_slow
 
 
+def test_a_queue_is_seen_in_the_round_in_which_it_grows() -> None:
+    """Not in the next, when the window has doubled once more."""
+    hystart = HyStart()
+    now = 1.0
+    for _ in range(48):
+        hystart.on_sample(now=now, rtt=0.05)
+        now += 0.05 / 16
+    begun_at = now
+    while not hystart.is_slow:
+        rtt = 0.05 + (now - begun_at) / 2  # twice the path's rate is sent
+        assert now - begun_at < 0.04
+        hystart.on_sample(now=now, rtt=rtt)
+        now += 0.05 / 16
+
+
+def test_one_late_ack_is_no_queue() -> None:
+    hystart = HyStart()
+    now = 1.0
+    for number in range(400):
+        hystart.on_sample(now=now, rtt=0.05 if number % 7 else 0.2)
+        assert not hystart.is_slow
+        now += 0.05 / 16
+
+
 def test_round_trips_that_grow_by_less_than_an_eighth_are_no_queue() -> None:
     """RFC 9406 4.2: and no less than 4 ms."""
     _, slow, ended_in = hystart_rounds([0.05] * 4 + [0.055] * 20)
