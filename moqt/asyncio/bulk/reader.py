@@ -67,6 +67,10 @@ class BulkReader:
         sample_stop = sample_at + SAMPLE_OCTETS
         total = len(datagrams)
         starts = range(0, total, segment_octets)
+        if segment_octets < sample_stop:  # none is a packet: a sample would end beyond it
+            for at in starts:
+                self._leave_to_aioquic(datagrams[at : at + segment_octets], now)
+            return
         if total - starts[-1] < sample_stop:  # no packet, or the rest of a batch is none
             self._leave_to_aioquic(datagrams[starts[-1] :], now)
             starts = starts[:-1]
@@ -74,10 +78,11 @@ class BulkReader:
                 return
         view = self._view
         received = space.received_packets
-        expected = first_number = next_number = space.expected_packet_number
+        expected = first_number = next_number = _expected_number(space)
         first = -1
         header_start = b""
         elicits = is_opened = False
+        spin = 0  # what the packet with the largest number has
         written = mask_at = 0
         rows = total // segment_octets
         if rows >= FEWEST_ROWS:
@@ -149,15 +154,15 @@ class BulkReader:
                 self._leave_to_aioquic(datagrams[at:end], now)
                 if connection.is_over or connection._close_pending:
                     return
-                expected = first_number = next_number = space.expected_packet_number
+                expected = first_number = next_number = _expected_number(space)
                 continue
-            is_opened, spin = True, first
+            is_opened = True
             if number != next_number:
                 self._note_numbers(space, first_number, next_number, now)
                 first_number = number
             next_number = number + 1
             if number >= expected:
-                expected = next_number
+                expected, spin = next_number, first
             is_eliciting = self._take(written, written + size, now)
             if is_eliciting is None:
                 return
@@ -230,7 +235,7 @@ class BulkReader:
             octets = 1 << (plain[start] >> 6)
             offset = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
             start += octets
-        if kind & _LEN and start < stop:
+        if kind & _LEN:
             octets = 1 << (plain[start] >> 6)
             length = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
             start += octets

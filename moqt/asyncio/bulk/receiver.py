@@ -59,7 +59,7 @@ class PlacingReceiver(QuicStreamReceiver):
         stop = offset + len(data)
         fresh = self._gaps(max(offset, self._buffer_start), stop)
         ranges = self._ranges
-        if stop > self._buffer_start:
+        if stop > max(offset, self._buffer_start):  # else it's empty, or all of it had come
             ranges.add(max(offset, self._buffer_start), stop)
             if ranges[0].start == self._buffer_start:
                 self._buffer_start = ranges.shift().stop
