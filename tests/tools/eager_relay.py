@@ -78,6 +78,8 @@ class EagerRelay:
         try:
             while not await self._follow(session, source, asyncio.Event()):  # noqa: ASYNC110
                 await asyncio.sleep(RETRY_S)
+            # Whoever comes late, or misses Objects, asks for it until its namespace is withdrawn.
+            await asyncio.get_running_loop().create_future()
         finally:
             self.directory.remove(source)
 
