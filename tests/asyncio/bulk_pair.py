@@ -435,8 +435,7 @@ class Network:
     def run(self, until: Callable[[], bool]) -> None:
         """Go on until something holds; it has to in `MAX_VIRTUAL_S`."""
         limit = self.now + MAX_VIRTUAL_S
-        for peer in self.peers:  # a test did something meanwhile
-            peer.pump(self.now)
+        self._pump()
         for _ in range(MAX_STEPS):
             if until():
                 return
@@ -444,9 +443,15 @@ class Network:
             self.step()
         raise AssertionError(f"it never came: {self}")
 
+    def _pump(self) -> None:
+        """Act on what a test did meanwhile."""
+        for peer in self.peers:
+            peer.pump(self.now)
+
     def run_for(self, seconds: float) -> None:
         """Let so much time go by."""
         end = self.now + seconds
+        self._pump()
         for _ in range(MAX_STEPS):
             at = self.next_time()
             if at is None or at > end:
@@ -479,6 +484,5 @@ def is_at_rest(peer: Peer) -> bool:
         return (
             connection.unsent_octets == 0
             and connection.credited_octets == connection.received_octets
-            and not connection._settling
         )
     return True

@@ -1,0 +1,318 @@
+"""What a hostile peer, or anyone on the path, may send: the batch reader does as aioquic does."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from aioquic.quic.packet import QuicErrorCode
+
+from moqt.asyncio.bulk.receiver import PlacingReceiver
+from moqt.asyncio.config import TransportConfig
+from tests.asyncio.bulk_pair import CLIENT, Network, Weather
+from tests.asyncio.bulk_twins import Damage, Packet, Twins, stream_frame, varint
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+SMALL = TransportConfig(
+    connection_window_octets=5_000,
+    max_connection_window_octets=None,
+    stream_window_octets=2_000,
+    max_stream_window_octets=None,
+    max_unidirectional_streams=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> None:
+    """Nothing here has a task or a socket."""
+
+
+def packets(*payloads: bytes, first: int = 0) -> list[Packet]:
+    return [Packet(number, payload) for number, payload in enumerate(payloads, first)]
+
+
+def run(stream_id: int, start: int, count: int, octets: int) -> list[bytes]:
+    """Frames of one stream, one after another."""
+    return [
+        stream_frame(stream_id, at, bytes(octets), has_length=False)
+        for at in range(start, start + count * octets, octets)
+    ]
+
+
+VIOLATIONS: dict[str, tuple[list[bytes], QuicErrorCode]] = {
+    "over the stream's limit": (run(6, 0, 3, 1_000), QuicErrorCode.FLOW_CONTROL_ERROR),
+    "over the stream's limit at once": (
+        [stream_frame(6, 1 << 40, b"data")],
+        QuicErrorCode.FLOW_CONTROL_ERROR,
+    ),
+    "over the connection's limit": (
+        [*run(6, 0, 2, 990), *run(10, 0, 2, 990), *run(14, 0, 2, 990)],
+        QuicErrorCode.FLOW_CONTROL_ERROR,
+    ),
+    "over both by a reset": (
+        [b"\x04" + varint(6) + varint(1) + varint(1 << 30)],
+        QuicErrorCode.FLOW_CONTROL_ERROR,
+    ),
+    "octets beyond the final size": (
+        [stream_frame(6, 0, b"abcd", fin=True), stream_frame(6, 4, b"e")],
+        QuicErrorCode.FINAL_SIZE_ERROR,
+    ),
+    "another final size": (
+        [stream_frame(6, 10, b"abcd", fin=True), stream_frame(6, 4, b"abcd", fin=True)],
+        QuicErrorCode.FINAL_SIZE_ERROR,
+    ),
+    "a final size below what came": (
+        [stream_frame(6, 4, b"abcd"), stream_frame(6, 0, b"abcd", fin=True)],
+        QuicErrorCode.FINAL_SIZE_ERROR,
+    ),
+    "a final size below what came, by a reset": (
+        [stream_frame(6, 4, b"abcd"), b"\x04" + varint(6) + varint(1) + varint(4)],
+        QuicErrorCode.FINAL_SIZE_ERROR,
+    ),
+    "octets after a reset": (
+        [b"\x04" + varint(6) + varint(1) + varint(4), stream_frame(6, 4, b"abcd")],
+        QuicErrorCode.FINAL_SIZE_ERROR,
+    ),
+    "our own direction": ([stream_frame(3, 0, b"abcd")], QuicErrorCode.STREAM_STATE_ERROR),
+    "ours, never opened": ([stream_frame(401, 0, b"abcd")], QuicErrorCode.STREAM_STATE_ERROR),
+    "too many streams": ([stream_frame(4 * 8 + 2, 0, b"ab")], QuicErrorCode.STREAM_LIMIT_ERROR),
+    "no frames": ([b""], QuicErrorCode.PROTOCOL_VIOLATION),
+    "an unknown frame": ([b"\x21\0\0\0"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "an unknown frame behind octets": (
+        [stream_frame(6, 0, b"abcd", has_length=True) + b"\x3f\0"],
+        QuicErrorCode.FRAME_ENCODING_ERROR,
+    ),
+    "a truncated type": ([b"\x40"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "a STREAM frame without a stream": ([b"\x08"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "half a stream ID": ([b"\x08\x80\0"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "no offset": ([b"\x0c\x06"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "half an offset": ([b"\x0c\x06\xc0\0"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "no length": ([b"\x0a\x06"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "no length behind an offset": ([b"\x0e\x06\x41\0"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "half a length": ([b"\x0e\x06\x41\0\x80\0"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "a length that runs over": (
+        [b"\x0a\x06" + varint(100) + b"abcd"],
+        QuicErrorCode.FRAME_ENCODING_ERROR,
+    ),
+    "a length of all": ([b"\x0a\x06" + b"\xff" * 8 + b"abcd"], QuicErrorCode.FRAME_ENCODING_ERROR),
+    "HANDSHAKE_DONE from a client": ([b"\x1e\0\0\0"], QuicErrorCode.PROTOCOL_VIOLATION),
+}
+
+
+@pytest.mark.parametrize(("before", "joined"), [(0, True), (1, False), (20, True)])
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_a_violation_ends_the_connection(violation: str, before: int, joined: bool) -> None:
+    """And whatever came in the same buffer before it, or comes after it, changes nothing."""
+    payloads, code = VIOLATIONS[violation]
+    twins = Twins(SMALL)
+    for twin in (twins.bulk, twins.stock):
+        twin.server.credits_at_once = False
+    good = [b"\x01\0\0\0"] * before
+    # a payload of fewer than four octets doesn't fill a sample with a short packet number
+    sent = packets(*good, *payloads, b"\x01\0\0\0")
+    twins.feed(
+        [
+            Packet(one.number, one.payload, number_octets=2 if len(one.payload) >= 2 else 4)
+            for one in sent
+        ],
+        joined=joined,
+    )
+    for twin in (twins.bulk, twins.stock):
+        event = twin.connection._close_event
+        assert event is not None
+        assert event.error_code == code
+    twins.bulk.network.run_for(1.0)
+    event = twins.bulk.network.client.connection._close_event
+    assert event is not None
+    assert event.error_code == code
+
+
+def test_an_offset_beyond_all_is_an_error_of_flow_control_or_encoding() -> None:
+    """RFC 9000 19.8 lets either be; the batch reader sees the limit first."""
+    twin = Twins(SMALL).bulk
+    twin.feed(packets(stream_frame(6, (1 << 62) - 1, b"abcd")), 9.0)
+    event = twin.connection._close_event
+    assert event is not None
+    assert event.error_code in (
+        QuicErrorCode.FLOW_CONTROL_ERROR,
+        QuicErrorCode.FRAME_ENCODING_ERROR,
+    )
+
+
+@pytest.mark.parametrize("reserved", [0x08, 0x10, 0x18])
+@pytest.mark.parametrize("count", [0, 20])
+def test_reserved_bits_end_the_connection(reserved: int, count: int) -> None:
+    twins = Twins()
+    good = packets(*run(6, 0, count, 100))
+    twins.feed([*good, Packet(count, bytes(103), reserved=reserved)])
+    event = twins.bulk.connection._close_event
+    assert event is not None
+    assert event.error_code == QuicErrorCode.PROTOCOL_VIOLATION
+
+
+@pytest.mark.parametrize("damage", Damage)
+@pytest.mark.parametrize("at", [0, 1, 13, 29, 30])
+def test_junk_between_good_packets_costs_no_other(damage: Damage, at: int) -> None:
+    twins = Twins()
+    good = packets(*run(6, 0, 30, 500))
+    junk = Packet(500, bytes(504), damage=damage) if damage is not Damage.NONE else good[0]
+    twins.feed([*good[:at], junk, *good[at:]])
+    assert len(twins.bulk.server.received[6]) == 30 * 500
+    assert not twins.is_over
+    twins.feed(packets(*run(6, 15_000, 30, 500), first=30))
+    assert len(twins.bulk.server.received[6]) == 60 * 500
+
+
+@pytest.mark.parametrize("octets", [1, 2, 9, 10, 16, 25, 28, 29, 30, 31, 45])
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 64, 500])
+def test_buffers_of_datagrams_too_short_for_packets(octets: int, count: int) -> None:
+    """A system joins what comes from one address, whoever sent it."""
+    network = Network(seed=2)
+    dice = random.Random(octets)
+    server = network.server
+    for content in (bytes(octets), b"\xff" * octets, dice.randbytes(octets)):
+        for prefix in (b"", b"\x40" + server.connection.host_cid):
+            one = (prefix + content)[:octets]
+            buffer = memoryview(one * count + one[: dice.randrange(octets)])
+            server.held.receive_segments(buffer, octets, CLIENT, network.now)
+    assert server.connection._close_event is None
+    # header protection is as it was
+    stream_id = network.client.open()
+    network.client.send(stream_id, bytes(100_000), fin=True)
+    network.run(lambda: server.has_all(stream_id))
+    network.settle()
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_packet_that_is_repeated_is_read_once(count: int) -> None:
+    """Whoever read it first: aioquic's expected number may be the last one that came."""
+    twins = Twins()
+    for step in range(4):
+        sent = [
+            Packet(step * count + number, b"\x30" + bytes((step, number)))
+            for number in range(count)
+        ]
+        for twin in (twins.bulk, twins.stock):  # aioquic reads them, in both
+            for packet in sent:
+                twin.connection.receive_datagram(twin.seal(packet), CLIENT, twins.now)
+            twin.server._take_events()
+        twins.feed(sent)
+        twins.feed(sent[-1:])
+        assert len(twins.bulk.server.datagrams) == (step + 1) * count
+
+
+def test_empty_frames_anywhere() -> None:
+    twins = Twins()
+    payloads = [
+        stream_frame(6, 100, b""),
+        stream_frame(6, 50, b"abcd"),
+        stream_frame(6, 50, b""),
+        stream_frame(6, 52, b""),
+        stream_frame(6, 54, b""),
+        stream_frame(6, 60, b""),
+        stream_frame(6, 0, b"\0\0\0\0"),
+        stream_frame(6, 0, b"\0\0\0\0" + bytes(46)),
+        stream_frame(6, 54, b"", fin=False),
+        stream_frame(10, 0, b"", has_length=True) + bytes(2),
+    ]
+    twins.feed(packets(*payloads))
+    assert not twins.is_over
+    twins.feed(packets(stream_frame(6, 100, b"", fin=True), stream_frame(6, 100, b""), first=20))
+    twins.feed(packets(stream_frame(6, 54, bytes(46)), first=30))
+    assert twins.bulk.server.has_all(6)
+    assert twins.bulk.connection.received_octets == 100
+
+
+def test_packets_of_other_connections_in_one_buffer() -> None:
+    """A client's socket has one peer, which may join what it sends for several."""
+    twins = Twins()
+    good = packets(*run(6, 0, 20, 200))
+    foreign = [Packet(number, bytes(203), damage=Damage.FOREIGN) for number in range(20)]
+    twins.feed([one for pair in zip(good, foreign, strict=True) for one in pair])
+    assert len(twins.bulk.server.received[6]) == 4_000
+    assert not twins.is_over
+
+
+def test_random_octets_in_any_sizes() -> None:
+    network = Network(seed=3)
+    dice = random.Random(3)
+    server = network.server.held
+    for _ in range(300):
+        octets = dice.randrange(1, 3_000)
+        segment = dice.randrange(1, octets + 1)
+        head = b"\x40" + server.host_cid if dice.random() < 0.5 else b""
+        joined = b"".join(
+            (head + dice.randbytes(segment))[:segment] for _ in range(0, octets, segment)
+        )
+        server.receive_segments(memoryview(joined[:octets]), segment, CLIENT, network.now)
+    assert server._close_event is None
+    network.weather = Weather(mtu=1500)
+    stream_id = network.client.open()
+    network.client.send(stream_id, bytes(50_000), fin=True)
+    network.run(lambda: network.server.has_all(stream_id))
+
+
+def test_sealed_payloads_of_random_octets() -> None:
+    """A peer with the keys may seal anything: the outcome is aioquic's."""
+    dice = random.Random(4)
+    for _ in range(60):
+        twins = Twins(SMALL)
+        size = dice.randrange(4, 40)
+        payloads = []
+        for _ in range(dice.choice([1, 3, 14])):
+            kind = bytes((dice.choice([8, 9, 10, 11, 12, 13, 14, 15, dice.randrange(64)]),))
+            payloads.append(kind + bytes((dice.choice([6, 10, 2, 0x40]),)) + dice.randbytes(size))
+        try:
+            twins.feed(packets(*payloads))
+        except AssertionError:
+            ours, theirs = (twin.connection._close_event for twin in (twins.bulk, twins.stock))
+            assert ours is not None
+            assert theirs is not None
+            either = {QuicErrorCode.FLOW_CONTROL_ERROR, QuicErrorCode.FRAME_ENCODING_ERROR}
+            assert {ours.error_code, theirs.error_code} == either  # RFC 9000 19.8
+
+
+class Lines:
+    """Counts the lines of Python that run: work, whatever the machine."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Lines:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        self.count += event == "line"
+        return self._trace
+
+
+def work_of_gaps(receiver: PlacingReceiver, gaps: int) -> int:
+    with Lines() as lines:
+        for offset in range(0, 2 * gaps, 2):
+            receiver.place(offset + 1, b"x", False)
+    return lines.count
+
+
+def test_many_gaps_in_one_stream_take_no_more_than_aioquics_work() -> None:
+    """Each frame leaves a gap: what comes next is placed by a look at the ranges, as in aioquic."""
+    ours = work_of_gaps(PlacingReceiver(6, lambda *_: None), 300)
+    twice = work_of_gaps(PlacingReceiver(6, lambda *_: None), 600)
+    assert twice < 5 * ours
+
+
+def test_gaps_cost_no_memory_but_their_ranges() -> None:
+    """A frame far ahead takes no buffer up to there: aioquic's would."""
+    receiver = PlacingReceiver(6, lambda *_: None)
+    for offset in range(1 << 20, 0, -4096):
+        receiver.place(offset, b"x", False)
+    assert len(receiver._buffer) == 0
+    assert len(receiver._ranges) == 256
