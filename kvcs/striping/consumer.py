@@ -256,7 +256,7 @@ class StripedConsumer:
             worker = self._workers.get(index)
             if worker is None or worker.is_over:
                 if worker is not None:
-                    await worker.kill()
+                    worker.kill()
                     _log.info("worker process %d of a striped consumer ended", worker.pid)
                 worker = self._workers[index] = await WorkerProcess.start(self._settings)
             return worker

@@ -31,6 +31,9 @@ START_TIMEOUT_S = 60.0
 CANCEL_TIMEOUT_S = 5.0
 """Time for a worker to end a job; then it is killed, so that nothing is written any more."""
 
+KILL_TIMEOUT_S = 1.0
+"""Time for a killed process to end, which takes longer only in a system call that does not."""
+
 _BOOT = (
     "import json, os, sys\n"
     "fd, parent, size = map(int, sys.argv[1:])\n"
@@ -80,10 +83,10 @@ class WorkerProcess:
                 await worker._send(settings)
                 await worker._ready
         except (TimeoutError, OSError, JobLost) as error:
-            await worker.kill()
+            worker.kill()
             raise WorkerLost(f"a worker process did not start: {error or 'timeout'}") from error
         except BaseException:
-            await worker.kill()
+            worker.kill()
             raise
         return worker
 
@@ -142,13 +145,19 @@ class WorkerProcess:
         except (OSError, TimeoutError):
             _log.debug("worker %d did not close", self.pid)
         finally:
-            await self.kill()
+            self.kill()
 
-    async def kill(self) -> None:
-        """End the process at once, and wait for its end."""
+    def kill(self) -> None:
+        """End the process at once, and wait for its end.
+
+        It blocks for as long as a killed process takes; at the interpreter's exit no thread could.
+        """
         self._process.kill()
         self._lost()
-        await asyncio.shield(asyncio.to_thread(self._process.wait))
+        try:
+            self._process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("worker %d does not end", self.pid)
 
     async def _cancel(self, job: Job, reports: asyncio.Queue[LayerDone | Ended | None]) -> None:
         try:
@@ -158,7 +167,7 @@ class WorkerProcess:
                 while isinstance(report, LayerDone):
                     report = await reports.get()
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
-            await self.kill()
+            self.kill()
             if isinstance(error, asyncio.CancelledError):
                 raise
 

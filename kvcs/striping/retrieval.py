@@ -62,7 +62,8 @@ class StripedRetrieval:
         self.is_over = False
         """Whether nothing more will come; usable layers may still wait to be taken."""
         self.missing: tuple[MissingObject, ...] = ()
-        """When it is over: every wanted Object that is not verified."""
+        """When it is over: every wanted Object that workers said they lack; nothing of a share that
+        was closed or lost."""
         self.arrived_at: dict[int, float] = {}
         """By layer: `time.monotonic()` when the last of its Objects was verified, so far."""
         self.restarts = 0
@@ -190,7 +191,7 @@ class StripedRetrieval:
                             self._ended(report)
                             return
             except JobLost:
-                await worker.kill()
+                worker.kill()
                 left = range(left.start + len(done), left.stop)
                 if done != list(range(left.start - len(done), left.start)):
                     break  # behind missing ones some were handed over: not to be written again

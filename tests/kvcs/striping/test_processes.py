@@ -225,6 +225,30 @@ async def test_workers_end_with_their_parent(pair: CertificatePair, tmp_path: Pa
         await until(lambda: not any(is_running(pid) for pid in pids))
 
 
+def forgetful(folder: str, port: str) -> None:
+    """Connect, and end without closing; run in a process of its own."""
+    consumer = blocking.StripedConsumer.connect(
+        f"moqt://127.0.0.1:{port}/", scope=SCOPE, processes=1, ca=Path(folder, "tls.pem")
+    )
+    print(*consumer.worker_pids)
+
+
+async def test_workers_end_at_the_exit_of_a_program_that_forgot_them(
+    pair: CertificatePair, tmp_path: Path
+) -> None:
+    (tmp_path / "tls.pem").write_bytes(pair.certificate)
+    async with asyncio.timeout(60), staged(pair, describe()) as stage:
+        arguments = f"{str(tmp_path)!r}, '{stage.producer.port}'"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", f"from {__name__} import forgetful; forgetful({arguments})"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        said, complained = await process.communicate()
+        assert (process.returncode, complained) == (0, b"")
+        assert not any(is_running(int(pid)) for pid in said.split())
+
+
 def test_striping_for_threads(pair: CertificatePair) -> None:
     descriptor = describe(layers=2)
     with (
