@@ -45,7 +45,7 @@ def test_too_many_pieces_are_refused() -> None:
 def test_what_is_lent_is_held_uncopied_until_it_is_owned() -> None:
     held = HeldOctets()
     data = bytearray(b"head")
-    held.lend(0, data, False)
+    held.lend(0, memoryview(data), False)
     assert held
     assert held.octets == 4
     ((offset, octets, fin),) = held
