@@ -40,7 +40,9 @@ async def test_a_manifest_of_another_descriptor_is_refused(
     other = describe(head_dim=16)
 
     original = Manifest.dump
-    monkeypatch.setattr(Manifest, "dump", lambda self: original(replace(self, descriptor=other)))
+    monkeypatch.setattr(
+        Manifest, "dump", lambda self, *_: original(replace(self, descriptor=other))
+    )
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         await stage.publish(1)
         with pytest.raises(CompatibilityMismatch, match=other.compatibility_id.hex()):

@@ -38,7 +38,8 @@ async def test_tensors_may_be_overwritten_when_put_layer_returns(
 async def test_borrowed_tensors_are_free_when_the_publication_is_gone_and_nothing_in_flight(
     certificate: CertificatePair,
 ) -> None:
-    async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
+    descriptor = describe(head_dim=64)  # blocks shorter than a reference to them would be copied
+    async with staged(certificate, descriptor) as stage, stage.consumer() as consumer:
         publication = await stage.publish(2)
         segment = publication.segment()
         loans = [
