@@ -125,6 +125,7 @@ class Course:
                 source.connection.change_connection_id()
             case Deed.MOVE:
                 network.client.address = (CLIENT[0], network.dice.randrange(2, 60_000))
+                network.client.connection.send_ping(0)  # as a driver does in time
             case Deed.WAYS:
                 network.weather = replace(weather)
             case Deed.DATAGRAM:

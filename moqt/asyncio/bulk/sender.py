@@ -151,7 +151,7 @@ class ReferencingSender(QuicStreamSender):
             self.highest_offset = stop
         elif not (self._pending_eof and start == self._buffer_fin):
             return None
-        fin = self._pending_eof and stop >= start and max(start, stop) == self._buffer_fin
+        fin = self._pending_eof and max(start, stop) == self._buffer_fin
         if fin:
             self._pending_eof = False
         return Run(start, max(start, stop), fin, is_new=True)
