@@ -137,7 +137,8 @@ class ConsumerConfig:
     """Time for one connection, when a lost one is made again and to other endpoints."""
 
     max_open_requests: int = 64
-    """Requests of one retrieval that are open at once; further Groups wait."""
+    """Requests of one retrieval that are open at once at each of its `sessions`; further Groups
+    wait."""
 
     max_retrievals: int = 256
     """Retrievals of one consumer at once."""

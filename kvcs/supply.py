@@ -73,7 +73,7 @@ class Supply:
         self._has_v = any(
             prefix.descriptor.geometry(layer).has(Component.V) for layer in assembly.layers
         )
-        self._slots = asyncio.Semaphore(config.max_open_requests)
+        self._slots = [asyncio.Semaphore(config.max_open_requests) for _ in range(striping.lanes)]
         self._segments: dict[int, tuple[SegmentEntry, list[int]]] = {}
         self._wanted: list[WantedTrack] = []
         self._striping = striping
@@ -278,7 +278,7 @@ class Supply:
             assembly=self._assembly,
             arrivals=self._arrivals,
             config=self._config,
-            slots=self._slots,
+            slots=self._slots[lane],
             checks=self._checks,
             stats=self._assembly.stats,
             redirected=lambda error: self._endpoints.redirected(feed, error, place, lane),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from kvcs.kvsp.shapes import Layout
 from kvcs.names import DataTrackName
 from kvcs.striping.shares import Striping
 from tests.kvcs.loopback.test_media_relay import HASTY, MediaRelay
-from tests.kvcs.stage import produce, staged, take, until
+from tests.kvcs.stage import CONSUMING, produce, staged, take, until
 from tests.kvcs.support import describe, octets_of, prompt
 
 if TYPE_CHECKING:
@@ -271,6 +272,29 @@ async def test_closing_in_the_middle_ends_the_requests_of_all_sessions(
         assert retrieval.stats.open_requests == 0
         await until(lambda: stage.producer.stats.open_requests == 0)
         await publication.abort()
+
+
+async def test_the_limit_of_open_requests_is_one_of_each_session(
+    certificate: CertificatePair,
+) -> None:
+    """Else the parts of the last segment would wait for all layers of the first."""
+    descriptor = describe(layers=3)
+    config = replace(CONSUMING, max_open_requests=4)
+    async with (
+        asyncio.timeout(30),
+        staged(certificate, descriptor) as stage,
+        stage.consumer(config=config) as consumer,
+    ):
+        await stage.publish_all(4, 4)
+        retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 8), sessions=4)
+        await retrieval.finished()  # now all are connected
+        retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 8), sessions=4)
+        most = 0
+        while not retrieval.is_over:
+            most = max(most, retrieval.stats.open_requests)
+            await asyncio.sleep(0)
+        assert most == 16  # two segments, K and V, four parts
+        assert await take(retrieval, descriptor) == [0, 1, 2]
 
 
 async def test_too_many_sessions_are_refused(certificate: CertificatePair) -> None:
