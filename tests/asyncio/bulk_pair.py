@@ -35,6 +35,7 @@ SERVER = ("server", 4433)
 CLIENT = ("client", 1)
 ONE_WAY_S = 0.005
 BLOCKED_S = 0.001
+KEEP_ALIVE_S = 5.0
 TICK_S = 1e-6
 MAX_STEPS = 40_000
 MAX_VIRTUAL_S = 120.0
@@ -119,6 +120,7 @@ class Peer:
         self._offsets: dict[int, int] = {}
         self._to_send: dict[int, deque[tuple[memoryview, bool]]] = {}
         self._blocked_until = 0.0
+        self._heard_at = network.now
         if isinstance(connection, HeldConnection):
             connection.on_arrival = self._take_arrival
 
@@ -168,6 +170,7 @@ class Peer:
 
     def receive(self, datagrams: list[bytes], address: Any, now: float) -> None:
         """Take datagrams that arrived together, joined as a system may join them."""
+        self._heard_at = now
         for joined, segment in self.network.join(datagrams):
             if isinstance(self.connection, HeldConnection):
                 buffer = bytearray(joined)
@@ -247,9 +250,9 @@ class Peer:
 
     def next_time(self) -> float | None:
         at = self.connection.get_timer() if self.connection._network_paths else None
-        if at is not None and self._blocked_until > self.network.now:
-            return max(at, self._blocked_until)
-        return at if self._blocked_until <= self.network.now else self._blocked_until
+        if at is not None:
+            at = min(at, self._heard_at + KEEP_ALIVE_S)
+        return at if at is None else max(at, self._blocked_until)
 
     def pump(self, now: float) -> None:
         """As the driver does: timers, events, writes, aioquic's datagrams, probes, batches."""
@@ -259,6 +262,9 @@ class Peer:
         at = connection.get_timer()
         if at is not None and at <= now:
             connection.handle_timer(now)
+        if now >= self._heard_at + KEEP_ALIVE_S:
+            connection.send_ping(0)
+            self._heard_at = now
         self._take_events()
         self._write()
         if now < self._blocked_until:
