@@ -80,7 +80,9 @@ if TYPE_CHECKING:
     False when it takes no more for now."""
 
 MAX_EARLY_DATAGRAMS = 32
-"""Of those that come before the keys to read them, so many are kept."""
+MAX_EARLY_OCTETS = 48 * 1024
+"""Of datagrams that come before the keys to read them, so many are kept, of so many octets in
+all: more than a first flight."""
 
 LONG_HEADER = 0x80
 """Set in the first octet of a handshake's packet (RFC 9000 17.2)."""
@@ -373,8 +375,10 @@ class HeldConnection(QuicConnection):
             early, self._early = self._early, []
             for kept, kept_addr in early:
                 super().receive_datagram(kept, kept_addr, now)
-        elif data and not data[0] & LONG_HEADER and len(self._early) < MAX_EARLY_DATAGRAMS:
-            self._early.append((data, addr))
+        elif data and not data[0] & LONG_HEADER:
+            held = sum(len(kept) for kept, _ in self._early)
+            if len(self._early) < MAX_EARLY_DATAGRAMS and held + len(data) <= MAX_EARLY_OCTETS:
+                self._early.append((data, addr))
 
     def receive_segments(
         self, datagrams: memoryview, segment_octets: int, address: Any, now: float

@@ -41,6 +41,11 @@ RULES: list[tuple[str, set[str], set[str]]] = [
     ),
     ("moqt.testing*", {"moqt.*"}, set()),
     ("moqt.tools*", {"moqt", "moqt.*"}, set()),
+    (  # packets: the AEAD's errors, and packets of one size as a matrix
+        "moqt.asyncio.bulk*",
+        {"moqt.asyncio.bulk*", "moqt.asyncio.connection", "moqt.asyncio.config"},
+        {"aioquic", "cryptography", "numpy"},
+    ),
     (
         "moqt.asyncio*",
         {"moqt", "moqt.types", "moqt.codes", "moqt.errors", "moqt.events", "moqt.uri", "moqt.tls"}
