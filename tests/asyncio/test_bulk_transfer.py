@@ -229,6 +229,28 @@ def test_keys_are_renewed_by_the_count_of_packets(
     network.settle()
 
 
+def test_keys_are_not_updated_while_nothing_is_sent() -> None:
+    """Else the next update would be the second one that the peer has seen nothing of."""
+    network = Network(seed=22)
+    data = network.dice.randbytes(100_000)
+    stream_id = network.client.open()
+    network.client.send(stream_id, data, fin=True)
+    connection = network.client.connection
+    keys = connection._cryptos[Epoch.ONE_RTT]
+    controller = connection._loss._cc
+    window, controller.congestion_window = controller.congestion_window, 0
+    for _ in range(3):
+        connection.request_key_update()
+        network.client.pump(network.now)
+    assert keys._update_key_requested
+    assert keys.send.key_phase == 0
+    controller.congestion_window = window
+    network.run(lambda: network.server.has_all(stream_id))
+    assert network.server.received[stream_id] == data
+    assert keys.send.key_phase == 1
+    network.settle()
+
+
 # --- paths ---
 
 

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from aioquic.tls import CipherSuite
+from aioquic.tls import CipherSuite, Epoch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,7 +120,11 @@ class Course:
         network = self.network
         match deed:
             case Deed.KEYS:
-                source.connection.request_key_update()
+                keys = [peer.connection._cryptos[Epoch.ONE_RTT] for peer in network.peers]
+                if len({one.send.key_phase for one in keys}) == 1 and not any(
+                    one._update_key_requested for one in keys
+                ):  # else the last update is not confirmed yet (RFC 9001 6.1)
+                    source.connection.request_key_update()
             case Deed.CONNECTION_ID:
                 source.connection.change_connection_id()
             case Deed.MOVE:

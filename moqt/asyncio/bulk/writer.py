@@ -100,8 +100,7 @@ class BulkWriter:
             self._blocked.clear()
         if not queue:
             return False
-        self._renew_key()
-        sealer = self._sealer()
+        sealer: Sealer | None = None
         datagram_octets = connection.datagram_size
         batch_datagrams = max(1, min(BATCH_DATAGRAMS, BATCH_OCTETS // datagram_octets))
         controller = connection._loss._cc
@@ -126,6 +125,9 @@ class BulkWriter:
                 else:
                     sender.is_queued = False
                 continue
+            if sealer is None:  # not before: a key under which nothing is sent is never confirmed
+                self._renew_key()
+                sealer = self._sealer()
             datagrams = min(room, batch_datagrams, 1 + paced_octets // datagram_octets)
             octets, is_writable = self._send(
                 sealer, sender, run, datagrams, datagram_octets, now, emit
