@@ -228,6 +228,49 @@ def test_empty_frames_anywhere() -> None:
     assert twins.bulk.connection.received_octets == 100
 
 
+@pytest.mark.parametrize("offset", [0, 1, 100, 20_000])
+@pytest.mark.parametrize("count", [1, 12, 64])
+def test_many_empty_frames_in_one_buffer(count: int, offset: int) -> None:
+    twins = Twins()
+    empty = stream_frame(6, offset, b"") + bytes(0)
+    payloads = [empty] * count
+    twins.feed([Packet(at, one, number_octets=4) for at, one in enumerate(payloads)])
+    twins.feed([Packet(count + at, one, number_octets=2) for at, one in enumerate(payloads)])
+    assert not twins.is_over
+    assert twins.bulk.connection.received_octets == offset
+    twins.feed(packets(*run(6, 0, 64, 500), first=2 * count))
+    assert len(twins.bulk.server.received[6]) == 32_000
+
+
+@pytest.mark.parametrize("limit", [64, 1 << 14, 1 << 30])
+def test_offsets_where_they_take_more_octets(limit: int) -> None:
+    """Rows of packets: the same but for offsets, until their size changes."""
+    config = TransportConfig(connection_window_octets=2 << 30, stream_window_octets=2 << 30)
+    twins = Twins(config)
+    for twin in (twins.bulk, twins.stock):  # no gigabyte below it
+        twin.feed([Packet(0, stream_frame(6, 0, b""))], twins.now)
+        receiver = twin.connection._streams[6].receiver
+        receiver._buffer_start = receiver.highest_offset = max(0, limit - 640)
+        twin.connection._local_max_data.used = receiver.highest_offset
+        twin.server._place = lambda *_: None  # type: ignore[method-assign]
+    start = twins.bulk.connection._streams[6].receiver.highest_offset
+    arrived: list[tuple[int, bytes]] = []
+    twins.bulk.connection.on_arrival = lambda _, at, data, __: arrived.append((at, bytes(data)))
+    whole = random.Random(1).randbytes(64 * 32)
+    for first in (0, 20, 40):
+        twins.feed(
+            [
+                Packet(1 + at, stream_frame(6, start + at * 32, whole[at * 32 : at * 32 + 32]))
+                for at in range(first, first + 20)
+            ]
+        )
+    assert b"".join(data for _, data in arrived) == whole[: 60 * 32]
+    at = start
+    for offset, data in arrived:
+        assert offset == at
+        at += len(data)
+
+
 def test_packets_of_other_connections_in_one_buffer() -> None:
     """A client's socket has one peer, which may join what it sends for several."""
     twins = Twins()

@@ -102,7 +102,7 @@ def payload_of_rows(
     heads = plain[:, :frame_octets]
     width = 1 << (int(plain[0, offset_at]) >> 6)
     step = octets - frame_octets
-    if offset + rows * step > 1 << 8 * width - 2:
+    if not step or offset + rows * step > 1 << 8 * width - 2:
         return None
     expected = np.empty((rows, frame_octets), np.uint8)
     expected[:] = heads[0]
