@@ -76,9 +76,33 @@ class FetchWriter:
         Raises: ValueError for an Object out of order, one that is not NORMAL, or one whose
         properties are longer than a reader accepts.
         """
-        group_id, object_id, subgroup_id = header.group_id, header.object_id, header.subgroup_id
         if header.status:
             raise ValueError(f"Object {header.location} of status {header.status.name} in a fetch")
+        properties = header.properties
+        if len(properties) > MAX_PROPERTIES_OCTETS:
+            raise ValueError(f"Object {header.location} has {len(properties)} property octets")
+        return self.encode_plain(
+            header.group_id,
+            header.object_id,
+            header.payload_length,
+            subgroup_id=header.subgroup_id,
+            publisher_priority=header.publisher_priority,
+            properties=properties,
+            write_object_id=write_object_id,
+        )
+
+    def encode_plain(
+        self,
+        group_id: int,
+        object_id: int,
+        payload_octets: int,
+        *,
+        subgroup_id: int | None,
+        publisher_priority: int,
+        properties: bytes = b"",
+        write_object_id: bool = False,
+    ) -> bytes:
+        """Do as `encode` does, for the values of a NORMAL Object."""
         flags = 0
         out = b""
         if self._group_id < 0:
@@ -93,7 +117,8 @@ class FetchWriter:
                 raise ValueError(f"Group {group_id} is out of {self._order.name} order")
             out += vi64.encode(ahead - 1)
         elif object_id <= self._object_id:
-            raise ValueError(f"Object {header.location} does not come after {self._object_id}")
+            where = Location(group_id, object_id)
+            raise ValueError(f"Object {where} does not come after {self._object_id}")
         if subgroup_id is None:
             flags |= _DATAGRAM
         elif subgroup_id:
@@ -107,19 +132,16 @@ class FetchWriter:
         if write_object_id or flags & _OBJECT or object_id != self._object_id + 1:
             flags |= _OBJECT
             out += vi64.encode(object_id if flags & _GROUP else object_id - self._object_id)
-        if header.publisher_priority != self._priority:
+        if publisher_priority != self._priority:
             flags |= _PRIORITY
-            out += bytes((header.publisher_priority,))
-        properties = header.properties
+            out += bytes((publisher_priority,))
         if properties:
-            if len(properties) > MAX_PROPERTIES_OCTETS:
-                raise ValueError(f"Object {header.location} has {len(properties)} property octets")
             flags |= _PROPERTIES
             out += vi64.encode(len(properties)) + properties
-        out += vi64.encode(header.payload_length)
+        out += vi64.encode(payload_octets)
         self._group_id, self._object_id = group_id, object_id
         self._subgroup_id = subgroup_id
-        self._priority = header.publisher_priority
+        self._priority = publisher_priority
         return vi64.encode(flags) + out
 
     def end_of_range(self, status: RangeStatus, last: Location) -> bytes:

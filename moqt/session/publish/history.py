@@ -68,6 +68,11 @@ class StoredObject(NamedTuple):
         )
 
     @property
+    def publisher_priority(self) -> int:
+        """0 to 255; of its own for datagrams, else that of its Subgroup."""
+        return (self.special_header or self.subgroup).publisher_priority
+
+    @property
     def is_normal(self) -> bool:
         """Whether it is no status Object."""
         return self.special_header is None or not self.special_header.status
@@ -167,6 +172,11 @@ class StoredSubgroup:
     def object_id_at(self, index: int) -> int:
         """Return the Object ID of a retained Object."""
         return self._ids[index - self._cut]
+
+    def peek(self, index: int) -> int | None:
+        """Return the Object ID of an index that is not evicted; None: there is none yet."""
+        row = index - self._cut
+        return self._ids[row] if row < len(self._ids) else None
 
     def at(self, index: int) -> StoredObject | None:
         """Return the Object of an index that is not evicted; None: there is none yet."""
@@ -441,8 +451,9 @@ class History:
                 index += 1
                 if index < found.first_index:
                     break  # evicted meanwhile, and perhaps more behind it
-                if index < found.end_index:
-                    heapreplace(heads, (found.object_id_at(index), key, index))
+                following = found.peek(index)
+                if following is not None:
+                    heapreplace(heads, (following, key, index))
                 else:
                     heappop(heads)
             else:

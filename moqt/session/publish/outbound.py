@@ -362,11 +362,11 @@ class FetchCursor(StreamCursor):
     def _load(self) -> CursorState:
         for item in self._items:
             if isinstance(item, StoredObject):
-                header = item.header
-                if self.range_filters is not None and not self.range_filters.passes(header):
+                filters = self.range_filters
+                if filters is not None and not filters.passes(item.header):
                     continue
-                self.publisher_priority = header.publisher_priority
-                self._group_id = header.group_id
+                self.publisher_priority = item.publisher_priority
+                self._group_id = item.subgroup.group_id
             self._pending = item
             return _READY
         # A stream is opened even if nothing is in the range (MOQT-22 9.11).
@@ -378,4 +378,13 @@ class FetchCursor(StreamCursor):
     def _encode(self, item: StoredObject | Location) -> bytes:
         if isinstance(item, Location):
             return self._encoder.end_of_range(RangeStatus.UNKNOWN, item)
-        return self._encoder.encode(item.header)
+        if item.special_header is not None:
+            return self._encoder.encode(item.special_header)
+        subgroup = item.subgroup
+        return self._encoder.encode_plain(
+            subgroup.group_id,
+            item.object_id,
+            item.octets,
+            subgroup_id=subgroup.subgroup_id,
+            publisher_priority=subgroup.publisher_priority,
+        )
