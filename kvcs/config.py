@@ -20,7 +20,7 @@ def _spare_thread_octets() -> int:
         processors = len(os.sched_getaffinity(0))
     else:
         processors = os.cpu_count() or 1
-    return 256 * KIBI if processors > 2 else 4 * MEBI
+    return 256 * KIBI if processors > 1 else 4 * MEBI
 
 
 def _require(name: str, value: float, low: float) -> None:
@@ -153,9 +153,9 @@ class ConsumerConfig:
     """REDIRECTs that one request follows."""
 
     thread_octets: int = field(default_factory=_spare_thread_octets)
-    """Data of so many octets or more is hashed and decoded in a worker thread. Default: 256 KiB, or
-    with less than three processors, where hashing beside a loop that receives and a producer gains
-    nothing, 4 MiB, so that the loop is never kept for more than a few milliseconds."""
+    """Data of so many octets or more is hashed and decoded in a worker thread. Default: 256 KiB; 4
+    MiB where this process has one processor alone, so that a thread gains nothing but that the loop
+    is never kept for more than a few milliseconds."""
 
     worker_threads: int = 2
     """Threads that hash and decode."""

@@ -307,7 +307,7 @@ async def test_a_closed_retrieval_touches_the_caller_s_arrays_no_more(
 # Defaults
 
 
-@pytest.mark.parametrize(("processors", "octets"), [(1, 4 << 20), (2, 4 << 20), (3, 256 << 10)])
+@pytest.mark.parametrize(("processors", "octets"), [(1, 4 << 20), (2, 256 << 10), (64, 256 << 10)])
 def test_threads_hash_smaller_objects_where_a_processor_is_spare(
     monkeypatch: pytest.MonkeyPatch, processors: int, octets: int
 ) -> None:
