@@ -286,9 +286,13 @@ class Driver:
             self._take_quic_events(now)
             self.connection.settle_arrivals()
             self._note_end(now)
+            is_full = False
             if self.loss is None and self.is_ready and self._session is not None:
                 self._session.flush(now)
+                is_full = self.transport.send_room() <= 0
             self._transmit(now)
+            if is_full and self.transport.send_room() > 0 and self._pump_handle is None:
+                self._pump_handle = self._loop.call_soon(self._pump)  # there may be more to send
             self._note_end(now)
             is_whole = True
         finally:

@@ -18,6 +18,9 @@ MAX_REASON_OCTETS = 512
 """A longer reason is cut: CONNECTION_CLOSE must fit into one packet."""
 
 
+WORTH_ASKING_OCTETS = 32 * 1024
+"""Less room than this is none while QUIC has as much to send: it grows meanwhile."""
+
 DATAGRAMS_AHEAD = 16
 """Datagrams that a session lets wait in QUIC beyond its congestion window; further ones wait in the
 session, where they may be overtaken, and dropped when they are late (MOQT-22 5.2)."""
@@ -45,7 +48,11 @@ class QuicTransport:
         mark = min(
             connection.sendable_octets + config.send_ahead_octets, config.max_send_buffer_octets
         )
-        return min(mark - connection.unsent_octets, connection.peer_credit - self._kept_back())
+        unsent = connection.unsent_octets
+        room = mark - unsent
+        if room < WORTH_ASKING_OCTETS <= unsent:
+            return 0
+        return min(room, connection.peer_credit - self._kept_back())
 
     def _kept_back(self) -> int:
         # A peer grants more once a part of its window is consumed, half of it mostly: a reserve
