@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.connection import BulkConnection
+from moqt.asyncio.config import TransportConfig
 from tests.asyncio.bulk_pair import CLIENT, Kind, Network
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from aioquic.quic.recovery import QuicPacketSpace
 
-    from moqt.asyncio.config import TransportConfig
     from tests.asyncio.bulk_pair import Peer
 
 
@@ -72,8 +72,9 @@ class Twin:
     """One of the two: a handshake of its own, but the same events after it."""
 
     def __init__(self, *, is_bulk: bool, config: TransportConfig | None) -> None:
+        config = replace(config or TransportConfig(), max_datagram_octets=1200)
         self.network = Network(Kind.BULK, Kind.BULK, seed=1, config=config)
-        self.network.run_for(1.0)
+        self.network.run_for(0.1)
         self.server: Peer = self.network.server
         connection = self.server.connection
         assert isinstance(connection, BulkConnection)
