@@ -275,6 +275,7 @@ def test_attributes_of_a_connection() -> None:
         "_pacing_at",
         "_packet_number",
         "_peer_cid",
+        "_probe_pending",
         "_quic_logger",
         "_remote_max_data",
         "_remote_max_data_used",

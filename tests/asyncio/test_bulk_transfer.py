@@ -312,6 +312,24 @@ def test_the_path_gets_narrower_and_wider(client: Kind, server: Kind) -> None:
             assert peer.largest_run > 1400  # several datagrams at once
 
 
+@pytest.mark.parametrize("kind", [Kind.BULK, Kind.HELD], ids=lambda kind: str(kind.value))
+def test_the_last_packet_of_all_is_too_large_for_the_path(kind: Kind) -> None:
+    """A PING beside it would get through each time, and hide that the path has become narrow."""
+    network = Network(kind, kind, seed=23)
+    network.weather = Weather(mtu=9000)
+    network.run_for(2.0)
+    assert network.client.held.datagram_size > 8000
+    network.weather = Weather(mtu=1400)
+    data = network.dice.randbytes(5_000)
+    stream_id = network.client.open()
+    network.client.send(stream_id, data, fin=True)
+    began = network.now
+    network.run(lambda: network.server.has_all(stream_id))
+    assert network.now - began < 3.0
+    network.settle()
+    assert network.client.held.datagram_size <= 1400
+
+
 # --- ends of streams ---
 
 

@@ -71,6 +71,10 @@ class BulkConnection(HeldConnection):
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
         """What aioquic has to send: all of it, or all but what `write_bulk` sends."""
         self.is_bulk_at_work = self._is_bulk_possible()
+        if self._probe_pending and self.is_bulk_at_work and self._writer.will_repeat(now):
+            # That is the probe (RFC 9002 6.2.4). A PING in a packet of its own would arrive where a
+            # datagram of this size may not, and so begin the timeouts anew each time.
+            self._probe_pending = False
         return super().datagrams_to_send(now)
 
     def write_bulk(self, now: float, emit: Emit) -> bool:

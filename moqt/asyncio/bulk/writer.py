@@ -88,6 +88,17 @@ class BulkWriter:
         """Whether some stream waits for its turn, or for its peer."""
         return bool(self._queue or self._blocked)
 
+    def will_repeat(self, now: float) -> bool:
+        """Whether `write` would begin with what was lost."""
+        connection = self._connection
+        loss = connection._loss
+        return (
+            bool(self._queue)
+            and self._queue[0].has_lost
+            and loss.congestion_window - loss.bytes_in_flight >= connection.datagram_size
+            and connection.burst_pacer.available(now) > 0
+        )
+
     def write(self, now: float, emit: Emit) -> bool:
         """Send what congestion control, pacing and flow control let through.
 
