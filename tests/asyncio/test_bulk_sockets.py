@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 import struct
 from contextlib import AsyncExitStack
@@ -14,12 +15,16 @@ import pytest
 
 from moqt.asyncio import endpoint
 from moqt.asyncio.bulk.connection import BulkConnection
+from moqt.asyncio.connection import quic_configuration
+from moqt.asyncio.listener import Listener
 from tests.asyncio.quic_pair import QUICK, dialing, listening, quic_pair
 from tests.asyncio.test_quic import at_rest, open_uni, poll
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moqt.asyncio.binding import Driver
+    from moqt.asyncio.endpoint import Address
     from moqt.tls import CertificatePair
     from tests.asyncio.quic_pair import RecordingSession
 
@@ -67,6 +72,56 @@ async def test_many_connections_at_once(certificate: CertificatePair, packet_pat
             (got,) = near.received.values()
             assert got == wanted[near.driver.connection.host_cid]
             assert isinstance(near.driver.connection, BulkConnection) == (packet_path == "bulk")
+
+
+class Fed:
+    """Stands in for a connection's driver."""
+
+    def __init__(self) -> None:
+        self.datagrams: list[bytes] = []
+        self.pumps = 0
+
+    def feed(
+        self, datagrams: memoryview, segment_octets: int, address: Address, now: float
+    ) -> None:
+        for at in range(0, len(datagrams), segment_octets):
+            self.datagrams.append(bytes(datagrams[at : at + segment_octets]))
+
+    def pump_now(self) -> None:
+        self.pumps += 1
+
+
+@pytest.mark.parametrize("octets", [9, 10, 30, 1_200])
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_buffer_with_datagrams_of_several_connections(octets: int, seed: int) -> None:
+    dice = random.Random(seed)
+    listener = Listener(quic_configuration(QUICK, is_client=False), QUICK, Accepting())
+    drivers: dict[bytes, Any] = {dice.randbytes(8): Fed() for _ in range(3)}
+    listener._drivers = drivers
+    expected: dict[bytes, list[bytes]] = {one: [] for one in drivers}
+    sent = []
+    for _ in range(60):
+        connection_id = dice.choice([*drivers] * 3 + [bytes(8)])
+        count = dice.choice([1, 1, 2, 7])
+        for _ in range(count):
+            one = bytes((dice.choice([0x40, 0x41, 0x7F]),)) + connection_id
+            sent.append(one + dice.randbytes(octets - 9))
+            if connection_id in drivers:
+                expected[connection_id].append(sent[-1])
+    last = bytes((0x40,)) + next(iter(drivers))
+    expected[last[1:]].append(last)
+    listener.on_datagrams(memoryview(b"".join([*sent, last])), octets, ("127.0.0.1", 9))
+    listener.on_batch_end()
+    for connection_id, driver in drivers.items():
+        assert driver.datagrams == expected[connection_id]
+        assert driver.pumps == 1
+
+
+class Accepting:
+    """Nobody comes."""
+
+    def on_connection(self, driver: Driver) -> None:
+        raise AssertionError("no first datagram was sent")
 
 
 class Unwilling(socket.socket):
