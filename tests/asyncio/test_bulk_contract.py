@@ -283,6 +283,7 @@ def test_attributes_of_a_connection() -> None:
         "_spin_bit",
         "_spin_highest_pn",
         "_streams",
+        "_streams_queue",
         "_version",
         "host_cid",
     } <= vars(connection).keys()
@@ -297,6 +298,17 @@ def test_attributes_of_a_connection() -> None:
     keys = connection._cryptos[Epoch.ONE_RTT]
     assert keys.send.is_valid()
     assert keys.recv.is_valid()
+
+
+def test_streams_that_a_peer_opens_are_queued_in_order() -> None:
+    connection = Network(Kind.PLAIN, Kind.PLAIN).client.connection
+    known = len(connection._streams_queue)
+    stream = connection._get_or_create_stream(0x08, 11)
+    assert [one.stream_id for one in connection._streams_queue[known:]] == [3, 7, 11]
+    assert connection._streams_queue[-1] is stream
+    known = len(connection._streams_queue)
+    assert connection._get_or_create_stream(0x08, 7) in connection._streams_queue[:known]
+    assert len(connection._streams_queue) == known
 
 
 def test_the_context_of_a_payload() -> None:

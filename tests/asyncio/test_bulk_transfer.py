@@ -378,6 +378,19 @@ def test_stops_in_the_middle(client: Kind, server: Kind) -> None:
     transfer.finish()
 
 
+@pytest.mark.parametrize("kind", [Kind.BULK, Kind.HELD], ids=lambda kind: str(kind.value))
+def test_a_stop_before_anything_came(kind: Kind) -> None:
+    """A stream is known as soon as a later one of its kind is."""
+    network = Network(kind, kind, seed=24)
+    first, second = network.client.open(), network.client.open()
+    network.client.send(second, b"second", fin=True)
+    network.run(lambda: network.server.has_all(second))
+    network.server.held.stop(first, 5)
+    network.client.send(first, bytes(500_000))
+    network.run(lambda: first in network.client.stops)
+    network.settle()
+
+
 def all_senders(peer: Peer) -> list[ReferencingSender]:
     gc.collect()
     owner: object = peer.connection

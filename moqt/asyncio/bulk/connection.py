@@ -171,9 +171,10 @@ class BulkConnection(HeldConnection):
     # --- streams ---
 
     def _get_or_create_stream(self, frame_type: int, stream_id: int) -> QuicStream:
+        known = len(self._streams_queue)
         stream = super()._get_or_create_stream(frame_type, stream_id)
-        if type(stream.receiver) is not PlacingReceiver and self._stream_can_receive(stream_id):
-            stream.receiver = PlacingReceiver(stream_id, self._deliver)
+        for new in self._streams_queue[known:]:  # it, and those of its kind below it
+            new.receiver = PlacingReceiver(new.stream_id or 0, self._deliver)
         return stream
 
     def _get_or_create_stream_for_send(self, stream_id: int) -> QuicStream:
