@@ -1,4 +1,4 @@
-"""Two servers that get the same packets: one reads them by the batch, aioquic reads the other's."""
+"""Two connections that get the same packets: one reads by the batch, for the other aioquic does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.connection import BulkConnection
 from moqt.asyncio.config import TransportConfig
-from tests.asyncio.bulk_pair import CLIENT, Kind, Network
+from tests.asyncio.bulk_pair import Kind, Network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,10 +36,10 @@ class Damage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A 1-RTT packet that the client sends."""
+    """A 1-RTT packet that the other side sends."""
 
     number: int
-    """Counted from the first that the server expects."""
+    """Counted from the first that is expected."""
     payload: bytes
     spin: bool = False
     damage: Damage = Damage.NONE
@@ -71,19 +71,23 @@ def stream_frame(
 class Twin:
     """One of the two: a handshake of its own, but the same events after it."""
 
-    def __init__(self, *, is_bulk: bool, config: TransportConfig | None) -> None:
+    def __init__(self, *, is_bulk: bool, is_client: bool, config: TransportConfig | None) -> None:
         config = replace(config or TransportConfig(), max_datagram_octets=1200)
         self.network = Network(Kind.BULK, Kind.BULK, seed=1, config=config)
         self.network.run_for(0.1)
-        self.server: Peer = self.network.server
-        connection = self.server.connection
+        network = self.network
+        self.reader: Peer = network.client if is_client else network.server
+        """Who reads: the server, unless it is the client."""
+        sending = network.server if is_client else network.client
+        self.sending_address = sending.address
+        connection = self.reader.connection
         assert isinstance(connection, BulkConnection)
         self.connection = connection
         if not is_bulk:
             connection._is_bulk_possible = lambda: False  # type: ignore[method-assign]
         self.space: QuicPacketSpace = connection._spaces[Epoch.ONE_RTT]
         self.first_number = self.space.largest_received_packet + 1
-        self._keys = self.network.client.connection._cryptos[Epoch.ONE_RTT].send
+        self._keys = sending.connection._cryptos[Epoch.ONE_RTT].send
 
     def seal(self, packet: Packet) -> bytes:
         match packet.damage:
@@ -111,17 +115,17 @@ class Twin:
 
     def feed(self, packets: Sequence[Packet], now: float) -> None:
         self.network.now = now
-        self.server.receive([self.seal(packet) for packet in packets], CLIENT, now)
-        self.server._take_events()
+        self.reader.receive([self.seal(packet) for packet in packets], self.sending_address, now)
+        self.reader._take_events()
         self.connection.settle_arrivals()
 
 
 class Twins:
     """Both, and what must not differ between them."""
 
-    def __init__(self, config: TransportConfig | None = None) -> None:
-        self.bulk = Twin(is_bulk=True, config=config)
-        self.stock = Twin(is_bulk=False, config=config)
+    def __init__(self, config: TransportConfig | None = None, *, is_client: bool = False) -> None:
+        self.bulk = Twin(is_bulk=True, is_client=is_client, config=config)
+        self.stock = Twin(is_bulk=False, is_client=is_client, config=config)
         self.now = max(self.bulk.network.now, self.stock.network.now) + 0.01
         for twin in (self.bulk, self.stock):
             twin.connection._close_at = self.now + 30
@@ -176,11 +180,11 @@ class Twins:
         assert ours._ack_eliciting_sent_since_receipt == theirs._ack_eliciting_sent_since_receipt
         assert ours.received_octets == theirs.received_octets
         assert ours.credited_octets == theirs.credited_octets
-        assert self.bulk.server.received == self.stock.server.received
-        assert self.bulk.server.final == self.stock.server.final
-        assert self.bulk.server.resets == self.stock.server.resets
-        assert self.bulk.server.stops == self.stock.server.stops
-        assert self.bulk.server.datagrams == self.stock.server.datagrams
+        assert self.bulk.reader.received == self.stock.reader.received
+        assert self.bulk.reader.final == self.stock.reader.final
+        assert self.bulk.reader.resets == self.stock.reader.resets
+        assert self.bulk.reader.stops == self.stock.reader.stops
+        assert self.bulk.reader.datagrams == self.stock.reader.datagrams
         assert ours._streams.keys() == theirs._streams.keys()
         for stream_id, stream in ours._streams.items():
             other = theirs._streams[stream_id]

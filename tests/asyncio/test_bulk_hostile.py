@@ -112,7 +112,7 @@ def test_a_violation_ends_the_connection(violation: str, before: int, joined: bo
     payloads, code = VIOLATIONS[violation]
     twins = Twins(SMALL)
     for twin in (twins.bulk, twins.stock):
-        twin.server.credits_at_once = False
+        twin.reader.credits_at_once = False
     good = [b"\x01\0\0\0"] * before
     # a payload of fewer than four octets doesn't fill a sample with a short packet number
     sent = packets(*good, *payloads, b"\x01\0\0\0")
@@ -163,10 +163,10 @@ def test_junk_between_good_packets_costs_no_other(damage: Damage, at: int) -> No
     good = packets(*run(6, 0, 30, 500))
     junk = Packet(500, bytes(504), damage=damage) if damage is not Damage.NONE else good[0]
     twins.feed([*good[:at], junk, *good[at:]])
-    assert len(twins.bulk.server.received[6]) == 30 * 500
+    assert len(twins.bulk.reader.received[6]) == 30 * 500
     assert not twins.is_over
     twins.feed(packets(*run(6, 15_000, 30, 500), first=30))
-    assert len(twins.bulk.server.received[6]) == 60 * 500
+    assert len(twins.bulk.reader.received[6]) == 60 * 500
 
 
 @pytest.mark.parametrize("octets", [1, 2, 9, 10, 16, 25, 28, 29, 30, 31, 45])
@@ -201,10 +201,10 @@ def test_a_packet_that_is_repeated_is_read_once(count: int) -> None:
         for twin in (twins.bulk, twins.stock):  # aioquic reads them, in both
             for packet in sent:
                 twin.connection.receive_datagram(twin.seal(packet), CLIENT, twins.now)
-            twin.server._take_events()
+            twin.reader._take_events()
         twins.feed(sent)
         twins.feed(sent[-1:])
-        assert len(twins.bulk.server.datagrams) == (step + 1) * count
+        assert len(twins.bulk.reader.datagrams) == (step + 1) * count
 
 
 def test_empty_frames_anywhere() -> None:
@@ -225,7 +225,7 @@ def test_empty_frames_anywhere() -> None:
     assert not twins.is_over
     twins.feed(packets(stream_frame(6, 100, b"", fin=True), stream_frame(6, 100, b""), first=20))
     twins.feed(packets(stream_frame(6, 54, bytes(46)), first=30))
-    assert twins.bulk.server.has_all(6)
+    assert twins.bulk.reader.has_all(6)
     assert twins.bulk.connection.received_octets == 100
 
 
@@ -240,7 +240,7 @@ def test_many_empty_frames_in_one_buffer(count: int, offset: int) -> None:
     assert not twins.is_over
     assert twins.bulk.connection.received_octets == offset
     twins.feed(packets(*run(6, 0, 64, 500), first=2 * count))
-    assert len(twins.bulk.server.received[6]) == 32_000
+    assert len(twins.bulk.reader.received[6]) == 32_000
 
 
 @pytest.mark.parametrize("limit", [64, 1 << 14, 1 << 30])
@@ -253,7 +253,7 @@ def test_offsets_where_they_take_more_octets(limit: int) -> None:
         receiver = twin.connection._streams[6].receiver
         receiver._buffer_start = receiver.highest_offset = max(0, limit - 640)
         twin.connection._local_max_data.used = receiver.highest_offset
-        twin.server._place = lambda *_: None  # type: ignore[method-assign]
+        twin.reader._place = lambda *_: None  # type: ignore[method-assign]
     start = twins.bulk.connection._streams[6].receiver.highest_offset
     arrived: list[tuple[int, bytes]] = []
     twins.bulk.connection.on_arrival = lambda _, at, data, __: arrived.append((at, bytes(data)))
@@ -278,7 +278,7 @@ def test_packets_of_other_connections_in_one_buffer() -> None:
     good = packets(*run(6, 0, 20, 200))
     foreign = [Packet(number, bytes(203), damage=Damage.FOREIGN) for number in range(20)]
     twins.feed([one for pair in zip(good, foreign, strict=True) for one in pair])
-    assert len(twins.bulk.server.received[6]) == 4_000
+    assert len(twins.bulk.reader.received[6]) == 4_000
     assert not twins.is_over
 
 
