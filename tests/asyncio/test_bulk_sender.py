@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aioquic.quic.packet_builder import QuicDeliveryState
 
-from moqt.asyncio.bulk.receiver import PlacingReceiver
+from moqt.asyncio.bulk.receiver import PlacingReceiver, RangeTally
 from moqt.asyncio.bulk.sender import ReferencingSender, Run
 from tests.asyncio.bulk_pair import Network, Weather
 
@@ -220,7 +220,7 @@ class Wire:
         self.has_fin = False
         self.received = bytearray()
         self.final: int | None = None
-        self.receiver = PlacingReceiver(6, self._arrive)
+        self.receiver = PlacingReceiver(6, self._arrive, RangeTally())
         self.flying: list[tuple[int, int, bool]] = []
 
     def _arrive(self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool) -> None:

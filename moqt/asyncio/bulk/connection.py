@@ -17,7 +17,7 @@ from aioquic.quic.stream import FinalSizeError, StreamFinishedError
 from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.reader import BulkReader
-from moqt.asyncio.bulk.receiver import PlacingReceiver
+from moqt.asyncio.bulk.receiver import PlacingReceiver, RangeTally
 from moqt.asyncio.bulk.sender import ReferencingSender
 from moqt.asyncio.bulk.writer import BulkWriter
 from moqt.asyncio.connection import HeldConnection, can_write
@@ -54,6 +54,7 @@ class BulkConnection(HeldConnection):
             original_destination_connection_id=original_destination_connection_id,
         )
         self.is_bulk_at_work = False
+        self._tally = RangeTally()
         self._reader = BulkReader(self)
         self._writer = BulkWriter(self)
 
@@ -174,14 +175,14 @@ class BulkConnection(HeldConnection):
         known = len(self._streams_queue)
         stream = super()._get_or_create_stream(frame_type, stream_id)
         for new in self._streams_queue[known:]:  # it, and those of its kind below it
-            new.receiver = PlacingReceiver(new.stream_id or 0, self._deliver)
+            new.receiver = PlacingReceiver(new.stream_id or 0, self._deliver, self._tally)
         return stream
 
     def _get_or_create_stream_for_send(self, stream_id: int) -> QuicStream:
         is_new = stream_id not in self._streams
         stream = super()._get_or_create_stream_for_send(stream_id)
         if is_new and stream_id & 2 == 0:
-            stream.receiver = PlacingReceiver(stream_id, self._deliver)
+            stream.receiver = PlacingReceiver(stream_id, self._deliver, self._tally)
         elif is_new and stream_id >= _FIRST_UNIDIRECTIONAL:
             stream.sender = ReferencingSender(stream_id, self)
         return stream
