@@ -9,6 +9,11 @@ __all__ = ["RangeSet", "Stash"]
 _BEYOND = 1 << 62
 """QUIC stream offsets are below this (RFC 9000 4.5)."""
 
+_SMALL_OCTETS = 4096
+_MANY_CHUNKS = 1024
+"""With so many chunks more than were left the last time, neighbours of which the first is small are
+joined: an octet that is held by itself takes the memory of two hundred."""
+
 
 class RangeSet:
     """Disjoint half-open ranges of stream offsets, merged where they touch."""
@@ -59,16 +64,17 @@ class RangeSet:
 class Stash:
     """Octets that came before those ahead of them, each held once, as copies.
 
-    It has no bound of its own: the sender's flow control is the bound, as long as the octets held
-    here are not credited.
+    It has no bound of its own: the sender's flow control bounds the octets, as long as those held
+    here are not credited, and the transport the gaps between them (RFC 9000 21.7).
     """
 
-    __slots__ = ("_chunks", "_known", "_starts", "octets")
+    __slots__ = ("_chunks", "_join_at", "_known", "_starts", "octets")
 
     def __init__(self) -> None:
         self._known = RangeSet()
         self._starts: list[int] = []
-        self._chunks: list[memoryview] = []
+        self._chunks: list[bytes | bytearray | memoryview] = []
+        self._join_at = _MANY_CHUNKS
         self.octets = 0
         """How many octets are held."""
 
@@ -85,14 +91,33 @@ class Stash:
         for start, stop in self._known.add(offset, offset + len(data)):
             at = bisect_left(self._starts, start)
             self._starts.insert(at, start)
-            self._chunks.insert(at, memoryview(bytes(data[start - offset : stop - offset])))
+            self._chunks.insert(at, bytes(data[start - offset : stop - offset]))
             self.octets += stop - start
+        if len(self._chunks) >= self._join_at:
+            self._join()
+
+    def _join(self) -> None:
+        starts: list[int] = []
+        chunks: list[bytes | bytearray | memoryview] = []
+        end = -1
+        for start, chunk in zip(self._starts, self._chunks, strict=True):
+            if start == end and len(chunks[-1]) < _SMALL_OCTETS:
+                joined = chunks[-1]
+                if not isinstance(joined, bytearray):
+                    joined = chunks[-1] = bytearray(joined)
+                joined += chunk
+            else:
+                starts.append(start)
+                chunks.append(chunk)
+            end = start + len(chunk)
+        self._starts, self._chunks = starts, chunks
+        self._join_at = 2 * len(chunks) + _MANY_CHUNKS
 
     def take_at(self, offset: int) -> tuple[int, memoryview] | None:
         """Return the first octets held, with their offset, if they begin at `offset` or below."""
         if not self._starts or self._starts[0] > offset:
             return None
-        start, chunk = self._starts[0], self._chunks[0]
+        start, chunk = self._starts[0], memoryview(self._chunks[0])
         del self._starts[0], self._chunks[0]
         if not self._starts:
             self._known = RangeSet()
@@ -105,7 +130,7 @@ class Stash:
             return None
         fit = limit - self._starts[0]
         if fit < len(self._chunks[0]):
+            chunk = memoryview(self._chunks[0])
             self._starts.insert(1, limit)
-            self._chunks.insert(1, self._chunks[0][fit:])
-            self._chunks[0] = self._chunks[0][:fit]
+            self._chunks[:1] = chunk[:fit], chunk[fit:]
         return self.take_at(limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -469,3 +470,29 @@ def test_stash_copies_and_cuts() -> None:
         (4, memoryview(b"ef")),
         None,
     ]
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "any"])
+def test_stash_of_single_octets_takes_little_more_than_they(order: str) -> None:
+    """RFC 9000 21.7: a peer chooses how its stream is cut, so that may not cost much memory."""
+    count = 20_000
+    octets = random.Random(1).randbytes(count)
+    offsets = list(range(count))
+    if order == "falling":
+        offsets.reverse()
+    elif order == "any":
+        random.Random(2).shuffle(offsets)
+    stash = Stash()
+    most = 0
+    for offset in offsets:
+        stash.put(5 + offset, memoryview(octets)[offset : offset + 1])
+        most = max(most, len(stash._chunks))
+    assert most < (12_000 if order == "any" else 1_200)  # as many as there are gaps, and some
+    stash.put(5, memoryview(bytes(count)))
+    assert stash.octets == count
+    taken = bytearray()
+    while (held := stash.take_below(5 + min(count, len(taken) + 700))) is not None:
+        assert held[0] == 5 + len(taken)
+        taken += held[1]
+    assert taken == octets
+    assert not stash
