@@ -168,6 +168,7 @@ class Driver:
         self._heard_at = now
         self._fed_at = now
         self._pinged_at = now
+        self._keep_alive_s: float | None = None
         self._linger_at: float | None = None
         self._unacknowledged_octets = 0
         self._farewell: list[Datagram] = []
@@ -338,7 +339,8 @@ class Driver:
         self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool
     ) -> None:
         now = self._fed_at
-        self._take_quic_events(now)  # what came before: the handshake's end, for one
+        if self.connection.has_events:
+            self._take_quic_events(now)  # what came before: the handshake's end, for one
         session = self._session
         if session is None or session.is_closed or not self.connection.is_wanted(stream_id):
             return
@@ -476,20 +478,23 @@ class Driver:
         self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _next_time(self, now: float) -> float | None:
-        times = [self._linger_at, self._handshake_at]
-        if not self._endpoint.is_blocked:
-            times.append(self.connection.get_timer())
-        if self.loss is None and self._session is not None:
-            times.append(self._session.next_deadline)
-        if self.is_ready and self.loss is None:
-            times.append(self._keep_alive_at())
-        return min((at for at in times if at is not None), default=None)
+        at = self._linger_at
+        for other in (
+            self._handshake_at,
+            None if self._endpoint.is_blocked else self.connection.get_timer(),
+            self._session.next_deadline if self.loss is None and self._session else None,
+            self._keep_alive_at(),
+        ):
+            if other is not None and (at is None or other < at):
+                at = other
+        return at
 
     def _keep_alive_at(self) -> float | None:
-        if self._config.keep_alive_s <= 0:
+        if not self.is_ready or self.loss is not None or self._config.keep_alive_s <= 0:
             return None
-        interval = min(self._config.keep_alive_s, self.connection.idle_timeout_s / 3)
-        return max(self._heard_at, self._pinged_at) + interval
+        if self._keep_alive_s is None:  # the peer's idle timeout is known by now
+            self._keep_alive_s = min(self._config.keep_alive_s, self.connection.idle_timeout_s / 3)
+        return max(self._heard_at, self._pinged_at) + self._keep_alive_s
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -504,7 +509,7 @@ class Driver:
             deadline = session.next_deadline
             if deadline is not None and now >= deadline:
                 session.handle_timeout(now)
-            keep_alive_at = self._keep_alive_at() if self.is_ready else None
+            keep_alive_at = self._keep_alive_at()
             if keep_alive_at is not None and now >= keep_alive_at:
                 self._pinged_at = now
                 self.connection.send_ping(0)

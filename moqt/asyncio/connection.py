@@ -201,6 +201,11 @@ class HeldConnection(CreditedConnection):
             trace.write()
 
     @property
+    def has_events(self) -> bool:
+        """Whether `next_event` has one."""
+        return bool(self._events)
+
+    @property
     def has_path(self) -> bool:
         """Whether there is an address to send to; a server has none before a valid Initial."""
         return bool(self._network_paths)

@@ -26,7 +26,7 @@ Address = Any
 Datagram = tuple[bytes, Address]
 
 BATCH_READS = 64
-BATCH_OCTETS = 512 * 1024
+BATCH_OCTETS = 1024 * 1024
 """Read in one wake-up, in so many calls at most; then other tasks have their turn."""
 
 DATAGRAM_OCTETS = 65535

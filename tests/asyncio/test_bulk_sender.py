@@ -70,7 +70,7 @@ def test_whole_chunks_are_given_as_they_were_written() -> None:
 
 def test_slices_after_chunks_have_gone_and_others_have_come() -> None:
     sender = sender_of(b"abc", b"def", b"ghi")
-    run = sender.next_run(FAR)
+    run = sender.next_run(FAR, FAR)
     assert run == Run(0, 9, False, is_new=True)
     assert octets(sender, 7, 9) == b"hi"  # the search for a chunk begins there the next time
     sender.on_data_delivery(ACKED, 0, 5, False)
@@ -90,79 +90,83 @@ def test_slices_after_chunks_have_gone_and_others_have_come() -> None:
 
 def test_a_run_is_all_that_flow_control_lets_through() -> None:
     sender = sender_of(b"abcdefghij", fin=True)
-    assert sender.next_run(0) is None
-    assert sender.next_run(4) == Run(0, 4, False, is_new=True)
-    assert sender.next_run(4) is None
+    assert sender.next_run(0, FAR) is None
+    assert sender.next_run(4, FAR) == Run(0, 4, False, is_new=True)
+    assert sender.next_run(4, FAR) is None
     assert sender.has_pending
-    assert sender.next_run(10) == Run(4, 10, True, is_new=True)
-    assert sender.next_run(FAR) is None
+    assert sender.next_run(10, FAR) == Run(4, 10, True, is_new=True)
+    assert sender.next_run(FAR, FAR) is None
     assert not sender.has_pending
 
 
-def test_what_is_put_back_comes_again() -> None:
+def test_a_run_has_so_many_octets_at_most() -> None:
     sender = sender_of(b"abcdefghij", fin=True)
-    run = sender.next_run(FAR)
-    assert run is not None
-    sender.put_back(Run(3, run.stop, run.fin, run.is_new))
+    assert sender.next_run(FAR, 0) is None
+    assert sender.next_run(FAR, 3) == Run(0, 3, False, is_new=True)
     assert sender.highest_offset == 3
-    assert sender.next_run(FAR) == Run(3, 10, True, is_new=True)
+    assert sender.next_run(FAR, 7) == Run(3, 10, True, is_new=True)
     sender.on_data_delivery(LOST, 2, 8, False)
-    lost = sender.next_run(0)  # flow control has let it through before
-    assert lost == Run(2, 8, False, is_new=False)
-    sender.put_back(Run(5, 8, lost.fin, lost.is_new))
-    assert sender.next_run(0) == Run(5, 8, False, is_new=False)
+    assert sender.next_run(0, 0) is None
+    assert sender.next_run(0, 3) == Run(2, 5, False, is_new=False)  # it was let through before
+    assert sender.next_run(0, 3) == Run(5, 8, False, is_new=False)
+    sender.on_data_delivery(LOST, 6, 10, True)
+    assert sender.next_run(0, 3) == Run(6, 9, False, is_new=False)
+    assert sender.next_run(0, 3) == Run(9, 10, True, is_new=False)
+    assert not sender.has_pending
 
 
-def test_a_fin_that_is_put_back_comes_again() -> None:
-    sender = sender_of(b"abc", fin=True)
-    run = sender.next_run(FAR)
-    assert run is not None
-    assert run.fin
-    sender.put_back(run)
-    assert sender.next_run(FAR) == Run(0, 3, True, is_new=True)
-    sender.on_data_delivery(LOST, 0, 3, True)
-    run = sender.next_run(FAR)
-    assert run == Run(0, 3, True, is_new=False)
-    sender.put_back(run)
-    assert sender.next_run(FAR) == run
+@pytest.mark.parametrize("max_offset", [0, 2, 5, FAR])
+def test_can_send_says_whether_there_is_a_run(max_offset: int) -> None:
+    for sender in (
+        sender_of(),
+        sender_of(b"abc"),
+        sender_of(b"abcde", fin=True),
+        sender_of(fin=True),
+    ):
+        while sender.can_send(max_offset):
+            assert sender.next_run(max_offset, 2) is not None
+        assert sender.next_run(max_offset, 2) is None
+    sender = sender_of(b"abc")
+    sender.reset(0)
+    assert not sender.can_send(FAR)
 
 
 def test_ranges_that_were_lost_are_joined() -> None:
     sender = sender_of(bytes(100), fin=True)
-    sender.next_run(FAR)
+    sender.next_run(FAR, FAR)
     for start, stop in ((10, 20), (40, 50), (20, 30), (30, 40), (0, 5)):
         sender.on_data_delivery(LOST, start, stop, False)
-    assert sender.next_run(FAR) == Run(0, 5, False, is_new=False)
-    assert sender.next_run(FAR) == Run(10, 50, False, is_new=False)
+    assert sender.next_run(FAR, FAR) == Run(0, 5, False, is_new=False)
+    assert sender.next_run(FAR, FAR) == Run(10, 50, False, is_new=False)
     sender.on_data_delivery(LOST, 90, 100, True)
     sender.on_data_delivery(LOST, 50, 90, False)
-    assert sender.next_run(FAR) == Run(50, 100, True, is_new=False)
+    assert sender.next_run(FAR, FAR) == Run(50, 100, True, is_new=False)
 
 
 def test_what_is_lost_goes_before_what_is_new_and_fin_stays_at_the_end() -> None:
     sender = sender_of(bytes(10))
-    sender.next_run(FAR)
+    sender.next_run(FAR, FAR)
     sender.append((bytes(10),), True)
     sender.on_data_delivery(LOST, 0, 10, False)
-    assert sender.next_run(FAR) == Run(0, 10, False, is_new=False)
-    assert sender.next_run(FAR) == Run(10, 20, True, is_new=True)
+    assert sender.next_run(FAR, FAR) == Run(0, 10, False, is_new=False)
+    assert sender.next_run(FAR, FAR) == Run(10, 20, True, is_new=True)
 
 
 def test_fin_alone() -> None:
     sender = sender_of(b"abc")
-    assert sender.next_run(FAR) == Run(0, 3, False, is_new=True)
+    assert sender.next_run(FAR, FAR) == Run(0, 3, False, is_new=True)
     sender.append((), True)
     assert sender.has_pending
-    assert sender.next_run(3) == Run(3, 3, True, is_new=True)
-    assert sender.next_run(FAR) is None
+    assert sender.next_run(3, FAR) == Run(3, 3, True, is_new=True)
+    assert sender.next_run(FAR, FAR) is None
     sender.on_data_delivery(LOST, 3, 3, True)
-    assert sender.next_run(0) == Run(3, 3, True, is_new=True)  # it takes no room
+    assert sender.next_run(0, FAR) == Run(3, 3, True, is_new=True)  # it takes no room
     sender.on_data_delivery(ACKED, 3, 3, True)
     was_finished = sender.is_finished  # the octets are still on their way
     sender.on_data_delivery(ACKED, 0, 3, False)
     assert (was_finished, sender.is_finished) == (False, True)
     empty = sender_of(fin=True)
-    assert empty.next_run(0) == Run(0, 0, True, is_new=True)
+    assert empty.next_run(0, FAR) == Run(0, 0, True, is_new=True)
     empty.on_data_delivery(ACKED, 0, 0, True)
     assert empty.is_finished
 
@@ -187,7 +191,7 @@ def test_the_owner_is_asked_when_there_is_something_to_send() -> None:
     sender.append((b"abc",), False)
     sender.append((), True)
     assert owner.asked == [False, False]
-    sender.next_run(FAR)
+    sender.next_run(FAR, FAR)
     sender.on_data_delivery(LOST, 0, 3, True)
     assert owner.asked == [False, False, True]
     sender.reset(1)
@@ -238,23 +242,21 @@ class Wire:
         self.written += b"".join(buffers)
 
     def by_bulk(self) -> None:
-        """As the bulk writer does: some packets of one run; the rest goes back."""
-        run = self.sender.next_run(self.sender.highest_offset + self.dice.randrange(400))
+        """As the bulk writer does: some packets of one run."""
+        size = self.dice.choice([1, 40, 150])
+        most = self.sender.highest_offset + self.dice.randrange(400)
+        run = self.sender.next_run(most, size * self.dice.randrange(1, 4))
         if run is None:
             return
-        size = self.dice.choice([1, 40, 150])
-        stop = min(run.stop, run.start + size * self.dice.randrange(1, 4))
-        data = b"".join(self.sender.slices(run.start, stop)) if stop > run.start else b""
+        data = b"".join(self.sender.slices(run.start, run.stop)) if run.stop > run.start else b""
         start = run.start
         while True:
-            end = min(stop, start + size)
+            end = min(run.stop, start + size)
             fin = run.fin and end == run.stop
             self.fly(start, data[start - run.start : end - run.start], fin)
             start = end
-            if start >= stop:
+            if start >= run.stop:
                 break
-        if stop < run.stop:
-            self.sender.put_back(Run(stop, run.stop, run.fin, run.is_new))
 
     def by_aioquic(self) -> None:
         most = self.sender.highest_offset + self.dice.randrange(300)

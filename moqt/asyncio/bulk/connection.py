@@ -9,10 +9,12 @@ does, is pinned by tests/asyncio/test_bulk_contract.py.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aioquic.quic.connection import QuicConnectionError
-from aioquic.quic.packet import QuicErrorCode
+from aioquic.quic.packet import QuicErrorCode, QuicPacketType
+from aioquic.quic.packet_builder import QuicPacketBuilder, QuicPacketBuilderStop
 from aioquic.quic.stream import FinalSizeError, StreamFinishedError
 from aioquic.tls import Epoch
 
@@ -76,7 +78,55 @@ class BulkConnection(HeldConnection):
             # That is the probe (RFC 9002 6.2.4). A PING in a packet of its own would arrive where a
             # datagram of this size may not, and so begin the timeouts anew each time.
             self._probe_pending = False
+        if self.is_bulk_at_work and not self._has_more_than_acks():
+            self._pacing_at = None
+            return self._acknowledge(now)
         return super().datagrams_to_send(now)
+
+    def _has_more_than_acks(self) -> bool:
+        """Whether aioquic may have something to send beside an ACK."""
+        space_of_streams = (self._local_max_streams_bidi, self._local_max_streams_uni)
+        return bool(
+            self._probe_pending
+            or self._ping_pending
+            or self._datagrams_pending
+            or self._handshake_done_pending
+            or self._streams_blocked_pending
+            or self._retire_connection_ids
+            or len(self._network_paths) > 1
+            or self._network_paths[0].remote_challenges
+            or self._local_max_data.value != self._local_max_data.sent
+            or any(limit.value != limit.sent for limit in space_of_streams)
+            or not all(connection_id.was_sent for connection_id in self._host_cids)
+            or not self._crypto_streams[Epoch.ONE_RTT].sender.buffer_is_empty
+            or any(map(_has_news, self._streams_queue))
+        )
+
+    def _acknowledge(self, now: float) -> list[tuple[bytes, Any]]:
+        """Send an ACK if one is due, and nothing else."""
+        space = self._spaces[Epoch.ONE_RTT]
+        if space.ack_at is None or space.ack_at > now:
+            return []
+        assert self._version is not None  # the handshake settled it
+        builder = QuicPacketBuilder(
+            host_cid=self.host_cid,
+            is_client=self._is_client,
+            max_datagram_size=self._max_datagram_size,
+            packet_number=self._packet_number,
+            peer_cid=self._peer_cid.cid,
+            spin_bit=self._spin_bit,
+            version=self._version,
+        )
+        builder.max_flight_bytes = self._loss.congestion_window - self._loss.bytes_in_flight
+        builder.start_packet(QuicPacketType.ONE_RTT, self._cryptos[Epoch.ONE_RTT])
+        with suppress(QuicPacketBuilderStop):  # no room for the PING that may follow
+            self._write_ack_frame(builder=builder, space=space, now=now)
+        return self._flush_builder(
+            builder=builder,
+            network_path=self._network_paths[0],
+            peer_cid=self._peer_cid.cid,
+            now=now,
+        )
 
     def write_bulk(self, now: float, emit: Emit) -> bool:
         """Send by the batch; True when there is more that could be sent at once."""
@@ -186,6 +236,18 @@ class BulkConnection(HeldConnection):
         elif is_new and stream_id >= _FIRST_UNIDIRECTIONAL:
             stream.sender = ReferencingSender(stream_id, self)
         return stream
+
+
+def _has_news(stream: QuicStream) -> bool:
+    """Whether aioquic has something to say about a stream, or is to forget it."""
+    sender, receiver = stream.sender, stream.receiver
+    return (
+        not sender.buffer_is_empty
+        or sender.reset_pending
+        or receiver.stop_pending
+        or stream.max_stream_data_local != stream.max_stream_data_local_sent
+        or (receiver.is_finished and sender.is_finished)
+    )
 
 
 def make_connection(

@@ -77,7 +77,7 @@ class Sealer:
             payload = memoryview(pieces[0])
         elif stop - start > step:
             payload = gather(self._scratch, pieces)
-        else:  # one packet: its octets are put together with its frame
+        else:  # one packet: its octets are put together in their place
             payload = None
         at = done = 0
         rows = (stop - start - fin) // step  # FIN makes the last packet unlike the others
@@ -108,19 +108,23 @@ class Sealer:
                 end = octets
                 if fin:
                     kind = bytes((_STREAM_OFF | _FIN,)) + id_octets
-            offset = (start + done | mark).to_bytes(width, "big")
-            if payload is None:
-                plain = b"".join((kind, offset, *pieces))
-            else:
-                plain = b"".join((kind, offset, payload[done:end]))
             header = self._start_of_header + (number & number_mask).to_bytes(
                 self._number_octets, "big"
             )
-            body_at = at + len(header)
-            packet_end = body_at + len(plain) + TAG_OCTETS
-            buffer[at:body_at] = header
+            head = b"".join((header, kind, (start + done | mark).to_bytes(width, "big")))
+            body_at, data_at = at + len(header), at + len(head)
+            data_end = data_at + end - done
+            packet_end = data_end + TAG_OCTETS
+            buffer[at:data_at] = head
+            if payload is None:
+                gather(buffer[data_at:data_end], pieces)
+            else:
+                buffer[data_at:data_end] = payload[done:end]
             self._seal_into(
-                (self._iv ^ number).to_bytes(12, "big"), plain, header, buffer[body_at:packet_end]
+                (self._iv ^ number).to_bytes(12, "big"),
+                buffer[body_at:data_end],
+                header,
+                buffer[body_at:packet_end],
             )
             samples.append(buffer[at + sample_at : at + sample_at + SAMPLE_OCTETS])
             number += 1

@@ -85,6 +85,11 @@ class ReferencingSender(QuicStreamSender):
         )
 
     @property
+    def stop_offset(self) -> int:
+        """How many octets were written so far."""
+        return self._buffer_stop
+
+    @property
     def has_lost(self) -> bool:
         """Whether there is something to send again."""
         return len(self._lost) > 0
@@ -134,36 +139,43 @@ class ReferencingSender(QuicStreamSender):
 
     # --- sent ---
 
-    def next_run(self, max_offset: int) -> Run | None:
-        """Take what comes next, all that flow control lets through; None: nothing for now.
+    def can_send(self, max_offset: int) -> bool:
+        """Whether `next_run` has something, if new octets may go as far as `max_offset`."""
+        if self._reset_error_code is not None:
+            return False
+        highest = self.highest_offset
+        return (
+            len(self._lost) > 0
+            or highest < min(self._buffer_stop, max_offset)
+            or (self._pending_eof and highest == self._buffer_fin)
+        )
 
-        What of it isn't sent goes back by `put_back`.
+    def next_run(self, max_offset: int, max_octets: int) -> Run | None:
+        """Take what comes next, so many octets at most; None: nothing for now.
+
+        `max_offset` is how far flow control lets new octets go.
         """
         if len(self._lost):
+            if max_octets <= 0:
+                return None
             lost = self._lost.shift()
-            fin = self._pending_eof and lost.stop == self._buffer_fin == self.highest_offset
-            if fin:
+            run = Run(lost.start, lost.stop, fin=False, is_new=False)
+            if lost.stop - lost.start > max_octets:
+                run.stop = lost.start + max_octets
+                self._lost.add(run.stop, lost.stop)
+            elif self._pending_eof and lost.stop == self._buffer_fin == self.highest_offset:
                 self._pending_eof = False
-            return Run(lost.start, lost.stop, fin, is_new=False)
+                run.fin = True
+            return run
         start = self.highest_offset
-        stop = min(self._buffer_stop, max_offset)
-        if stop > start:
-            self.highest_offset = stop
-        elif not (self._pending_eof and start == self._buffer_fin):
-            return None
+        stop = min(self._buffer_stop, max_offset, start + max_octets)
         fin = self._pending_eof and max(start, stop) == self._buffer_fin
+        if stop <= start and not fin:
+            return None
         if fin:
             self._pending_eof = False
-        return Run(start, max(start, stop), fin, is_new=True)
-
-    def put_back(self, run: Run) -> None:
-        """The rest of a run was not sent."""
-        if run.is_new:
-            self.highest_offset = run.start
-        elif run.stop > run.start:
-            self._lost.add(run.start, run.stop)
-        if run.fin:
-            self._pending_eof = True
+        self.highest_offset = stop = max(start, stop)
+        return Run(start, stop, fin, is_new=True)
 
     def slices(self, start: int, stop: int) -> list[memoryview | bytes]:
         """Return octets `start` to `stop`, as slices of what was written."""
@@ -197,17 +209,12 @@ class ReferencingSender(QuicStreamSender):
         """Give aioquic's packet writer one frame, as the base class does."""
         if max_size < 0:
             return None
-        run = self.next_run(self._buffer_stop if max_offset is None else max_offset)
+        limit = self._buffer_stop if max_offset is None else max_offset
+        run = self.next_run(limit, max_size)
         if run is None:
             return None
-        start, stop, fin = run.start, min(run.stop, run.start + max_size), run.fin
-        if stop < run.stop:
-            self.put_back(Run(stop, run.stop, run.fin, run.is_new))
-            fin = False
-            if stop == start:
-                return None
-        data = b"".join(self.slices(start, stop))
-        return QuicStreamFrame(data=data, fin=fin, offset=start)
+        data = b"".join(self.slices(run.start, run.stop))
+        return QuicStreamFrame(data=data, fin=run.fin, offset=run.start)
 
     # --- acknowledged or lost ---
 

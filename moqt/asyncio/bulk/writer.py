@@ -14,13 +14,12 @@ from aioquic.quic.packet import QuicPacketType
 from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
-from moqt.asyncio.bulk.sender import Run
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
     from moqt.asyncio.bulk.connection import BulkConnection
-    from moqt.asyncio.bulk.sender import ReferencingSender
+    from moqt.asyncio.bulk.sender import ReferencingSender, Run
     from moqt.asyncio.connection import Emit
 
 BATCH_OCTETS = 65000
@@ -39,7 +38,7 @@ PACKETS_BY_KEY = 1 << 22
 class SentPacket:
     """What aioquic's loss recovery keeps of a packet: stands in for its `QuicSentPacket`."""
 
-    __slots__ = ("delivery_handlers", "packet_number", "sent_bytes", "sent_time")
+    __slots__ = ("_fin", "_sender", "_start", "_stop", "packet_number", "sent_bytes", "sent_time")
 
     epoch = Epoch.ONE_RTT
     in_flight = True
@@ -48,11 +47,29 @@ class SentPacket:
     packet_type = QuicPacketType.ONE_RTT
     quic_logger_frames: tuple[()] = ()
 
-    def __init__(self, number: int, octets: int, at: float, handlers: Any) -> None:
+    def __init__(
+        self,
+        number: int,
+        octets: int,
+        at: float,
+        sender: ReferencingSender,
+        start: int,
+        stop: int,
+        fin: bool,
+    ) -> None:
         self.packet_number = number
         self.sent_bytes = octets
         self.sent_time = at
-        self.delivery_handlers = handlers
+        self._sender = sender
+        self._start = start
+        self._stop = stop
+        self._fin = fin
+
+    @property
+    def delivery_handlers(self) -> Sequence[tuple[Callable[..., None], tuple[int, int, bool]]]:
+        """Whom to tell of its fate. Made when asked for, so that a packet in flight is one object:
+        a few thousand more would have the garbage collector look at everything, again and again."""
+        return ((self._sender.on_data_delivery, (self._start, self._stop, self._fin)),)
 
 
 class BulkWriter:
@@ -116,20 +133,24 @@ class BulkWriter:
         batch_datagrams = max(1, min(BATCH_DATAGRAMS, BATCH_OCTETS // datagram_octets))
         controller = connection._loss._cc
         pacer = connection.burst_pacer
-        batches = 0
+        paced_octets = spent = batches = 0
+        has_more = False
         while queue:
             room = (controller.congestion_window - controller.bytes_in_flight) // datagram_octets
             if room <= 0:
-                return False
+                break
             if batches == BATCHES_AT_ONCE:
-                return True
-            paced_octets = pacer.available(now)
-            if not paced_octets:
-                connection._pacing_at = pacer.next_send_time(now)
-                return False
+                has_more = True
+                break
+            if paced_octets <= 0:
+                pacer.spend(spent, now)
+                spent, paced_octets = 0, pacer.available(now)
+                if not paced_octets:
+                    connection._pacing_at = pacer.next_send_time(now)
+                    break
             sender = queue[0]
-            run = self._next_run(sender)
-            if run is None:
+            max_offset = self._max_offset(sender)
+            if not sender.can_send(max_offset):
                 queue.popleft()
                 if sender.has_pending:
                     self._blocked.append(sender)
@@ -139,24 +160,27 @@ class BulkWriter:
             if sealer is None:  # not before: a key under which nothing is sent is never confirmed
                 self._renew_key()
                 sealer = self._sealer()
+            step = sealer.payload_octets(sender.id_octets, sender.stop_offset, datagram_octets)
             datagrams = min(room, batch_datagrams, 1 + paced_octets // datagram_octets)
-            octets, is_writable = self._send(
-                sealer, sender, run, datagrams, datagram_octets, now, emit
-            )
-            pacer.spend(octets, now)
+            run = sender.next_run(max_offset, datagrams * step)
+            assert run is not None  # it can send
+            octets, is_writable = self._send(sealer, sender, run, step, datagram_octets, now, emit)
+            paced_octets -= octets
+            spent += octets
             batches += 1
             if not is_writable:
-                return False
-        return False
+                break
+        pacer.spend(spent, now)
+        return has_more
 
-    def _next_run(self, sender: ReferencingSender) -> Run | None:
+    def _max_offset(self, sender: ReferencingSender) -> int:
+        """Return how far the peer's windows let a stream go; 0 when it is gone."""
         connection = self._connection
         stream = connection._streams.get(sender.stream_id)
-        if stream is None or not sender.has_pending:
-            return None
-        before = sender.highest_offset
+        if stream is None:
+            return 0
         room = connection._remote_max_data - connection._remote_max_data_used
-        return sender.next_run(min(stream.max_stream_data_remote, before + room))
+        return min(stream.max_stream_data_remote, sender.highest_offset + room)
 
     def _renew_key(self) -> None:
         connection = self._connection
@@ -190,46 +214,41 @@ class BulkWriter:
         sealer: Sealer,
         sender: ReferencingSender,
         run: Run,
-        datagrams: int,
+        step: int,
         datagram_octets: int,
         now: float,
         emit: Emit,
     ) -> tuple[int, bool]:
-        """Send so many packets of the run; return the octets sent, and whether to go on."""
+        """Send a run, `step` octets a packet; return the octets sent, and whether to go on."""
         connection = self._connection
-        number = connection._packet_number
-        step = sealer.payload_octets(sender.id_octets, run.stop, datagram_octets)
-        start = run.start
-        stop = min(run.stop, start + datagrams * step)
-        fin = run.fin and stop == run.stop
+        first_number = number = connection._packet_number
+        start, stop = run.start, run.stop
         octets = sealer.seal(
             self._view,
             sender.slices(start, stop) if stop > start else [b""],
             id_octets=sender.id_octets,
             start=start,
             stop=stop,
-            offset_limit=run.stop,
-            fin=fin,
+            offset_limit=sender.stop_offset,
+            fin=run.fin,
             number=number,
             datagram_octets=datagram_octets,
         )
         sent = connection._spaces[Epoch.ONE_RTT].sent_packets
-        on_delivery = sender.on_data_delivery
-        first_number = number
-        for first in range(start, stop - step, step):
+        left = octets
+        while left > datagram_octets:
+            end = start + step
             sent[number] = SentPacket(  # type: ignore[assignment]
-                number, datagram_octets, now, ((on_delivery, (first, first + step, False)),)
+                number, datagram_octets, now, sender, start, end, False
             )
             number += 1
-        last_octets = octets - (number - first_number) * datagram_octets
-        last = start + (number - first_number) * step
+            start = end
+            left -= datagram_octets
         sent[number] = SentPacket(  # type: ignore[assignment]
-            number, last_octets, now, ((on_delivery, (last, stop, fin)),)
+            number, left, now, sender, start, stop, run.fin
         )
         if run.is_new:
-            connection._remote_max_data_used += stop - start
-        if stop < run.stop:
-            sender.put_back(Run(stop, run.stop, run.fin, run.is_new))
+            connection._remote_max_data_used += stop - run.start
         connection.note_sent(first_number, number + 1, octets, now)
         address = connection._network_paths[0].addr
         return octets, emit(self._view[:octets], datagram_octets, address)
