@@ -11,7 +11,7 @@ from moqt.errors import RemoteProtocolError
 from moqt.session.receive.held import HeldOctets
 from moqt.session.receive.malformed import MalformedTrack
 from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, ObjectTooLarge
-from moqt.wire.streams import parse_stream_head
+from moqt.wire.streams import MAX_HEAD_OCTETS, parse_stream_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -241,8 +241,10 @@ class DataStream:
                 self._held.own()  # where it waits
                 return
         self._hold(offset, data, fin)
-        if self._stage is _Stage.HEAD and not self.is_over:
+        if self._stage is _Stage.HEAD and offset < MAX_HEAD_OCTETS:
             self._look_for_head(now)
+        if self._stage is _Stage.HEAD and self._timer is None:
+            self.wait(self._inbound.context.config.stream_header_timeout_s, now)
 
     def _look_for_head(self, now: float) -> None:
         prefix = bytearray()
@@ -261,8 +263,6 @@ class DataStream:
                 SessionErrorCode.PROTOCOL_VIOLATION,
                 f"stream {self.stream_id}: FIN inside its header",
             )
-        elif self._timer is None:
-            self.wait(self._inbound.context.config.stream_header_timeout_s, now)
 
     def _hold(self, offset: int, data: memoryview | bytes, fin: bool) -> None:
         is_kept = self._held.add(offset, data, fin)
