@@ -84,11 +84,15 @@ def pattern() -> memoryview:
 
 
 def pieces(total: int, size: int, source: memoryview) -> list[memoryview]:
-    """Cut `total` octets of the repeated pattern into pieces of `size`, which divides it."""
-    return [
-        source[at % PATTERN_OCTETS : at % PATTERN_OCTETS + min(size, total - at)]
-        for at in range(0, total, size)
-    ]
+    """Return `total` octets of the repeated pattern, in memory of their own, in pieces of `size`.
+
+    A cache is as large: octets that are sent again and again would lie in the processor's caches.
+    """
+    memory = memoryview(mmap.mmap(-1, total)) if total else memoryview(b"")
+    for at in range(0, total, len(source)):
+        part = memory[at : at + len(source)]
+        part[:] = source[: len(part)]
+    return [memory[at : at + size] for at in range(0, total, size)]
 
 
 def faulted(total: int) -> bytearray:
