@@ -99,7 +99,7 @@ class SessionConfig:
     """Object streams open at once in this session, idle and blocked ones included; further ones
     wait. Each may hold the one Object that it is in the middle of beyond its eviction."""
 
-    write_octets: int = 65536
+    write_octets: int = 256 * 1024
     """The piece of an Object handed to QUIC at once; a more urgent Object waits for one piece. One
     that ends an Object may have an eighth more, so that headers do not make two pieces of it."""
 
