@@ -410,7 +410,7 @@ def test_one_write_spans_many_small_objects() -> None:
         writer.write(object_id, bytes(4096))
     side.flush()
     assert len(side.transport.log) == -(
-        -len(next(iter(side.data_streams().values())).data) // 65536
+        -len(next(iter(side.data_streams().values())).data) // SessionConfig().write_octets
     )
 
 
