@@ -268,6 +268,7 @@ def test_attributes_of_a_connection() -> None:
         "_close_pending",
         "_cryptos",
         "_handshake_confirmed",
+        "_host_cids",
         "_is_client",
         "_local_max_data",
         "_loss",
@@ -298,6 +299,23 @@ def test_attributes_of_a_connection() -> None:
     keys = connection._cryptos[Epoch.ONE_RTT]
     assert keys.send.is_valid()
     assert keys.recv.is_valid()
+
+
+def test_a_client_does_not_follow_the_servers_choice_among_its_ids() -> None:
+    """It's why the reader does; a server follows."""
+    network = Network(Kind.PLAIN, Kind.PLAIN)
+    network.run_for(0.1)
+    client, server = network.client.connection, network.server.connection
+    before, server_before = client.host_cid, server.host_cid
+    server.change_connection_id()
+    client.change_connection_id()
+    server.send_ping(1)
+    client.send_ping(1)
+    network.run_for(0.5)
+    assert client.host_cid == before
+    assert before not in {one.cid for one in client._host_cids}
+    assert server.host_cid != server_before
+    assert server.host_cid in {one.cid for one in server._host_cids}
 
 
 def test_streams_that_a_peer_opens_are_queued_in_order() -> None:

@@ -266,6 +266,27 @@ def test_other_connection_ids_in_the_middle(client: Kind, server: Kind, who: str
     transfer.finish()
 
 
+@pytest.mark.parametrize("server", Kind, ids=lambda kind: str(kind.value))
+def test_a_client_reads_by_the_batch_whichever_of_its_ids_the_server_takes(server: Kind) -> None:
+    """As quinn does: it takes another as soon as it has one, and retires the first."""
+    network = Network(Kind.BULK, server, seed=23)
+    network.weather = Weather(cut=0.0, mtu=1500)
+    network.run_for(0.5)
+    client = network.client
+    for _ in range(3):
+        before = {one.cid for one in client.connection._host_cids}
+        network.server.connection.change_connection_id()
+        data = network.dice.randbytes(100_000)
+        stream_id = network.server.open()
+        network.server.send(stream_id, data, fin=True)
+        client.largest_run = 0
+        network.run(lambda stream_id=stream_id: client.has_all(stream_id))  # type: ignore[misc]
+        assert client.received[stream_id] == data
+        assert client.largest_run > 2 * client.held.datagram_size
+        assert len(before - {one.cid for one in client.connection._host_cids}) == 1
+    network.settle()
+
+
 @pairs
 def test_the_client_moves_to_another_address(client: Kind, server: Kind) -> None:
     network = Network(client, server, seed=12)

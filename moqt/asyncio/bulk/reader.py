@@ -44,6 +44,7 @@ class BulkReader:
         self._view = memoryview(self._plain)
         self._scratch = memoryview(bytearray(65536))
         self._noted_at = -1.0
+        self._connection_id = connection.host_cid
         # octets of one stream, in order, that were not handed on yet
         self._kind = self._offset = 0
         self._stream_id = self._next_offset = -1
@@ -58,7 +59,8 @@ class BulkReader:
         connection = self._connection
         crypto = connection._cryptos[Epoch.ONE_RTT].recv
         space = connection._spaces[Epoch.ONE_RTT]
-        aead, protection, connection_id = crypto.aead, crypto.hp, connection.host_cid
+        aead, protection = crypto.aead, crypto.hp
+        connection_id = self._connection_id = self._id_in_use(datagrams)
         assert aead is not None
         assert protection is not None
         open_into, iv = aead._aead.decrypt_into, aead._iv
@@ -172,6 +174,20 @@ class BulkReader:
         if self._hand_on() and is_opened and not connection.is_over:
             self._note_batch(space, total, spin & _SPIN_BIT, elicits, now)
 
+    def _id_in_use(self, datagrams: memoryview) -> bytes:
+        """Return the connection ID that the peer sends to.
+
+        A server may take another of a client's at any time (RFC 9000 5.1.2), which aioquic doesn't
+        keep; a client does so when it moves, which is aioquic's to deal with.
+        """
+        connection, known = self._connection, self._connection_id
+        if not connection._is_client:
+            return connection.host_cid
+        found = bytes(datagrams[1 : 1 + len(known)])
+        if found != known and any(one.cid == found for one in connection._host_cids):
+            return found
+        return known
+
     def _read_rows(self, rows: int, size: int, now: float) -> bool | None:
         """Take the payloads of packets that were opened as rows; what `_take` returns of all."""
         frame = self._stream_frame(0, size)
@@ -255,7 +271,7 @@ class BulkReader:
         connection = self._connection
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
-            host_cid=connection.host_cid,
+            host_cid=self._connection_id,
             network_path=connection._network_paths[0],
             quic_logger_frames=None,
             time=now,
