@@ -61,7 +61,7 @@ def one_way_round(
         Metric.SPEED: octets / (received["ended_at"] - sent["begun_at"]) / 1e6,
         Metric.SENDER_CPU: sent["cpu_s"] / (octets / 1e9),
         Metric.RECEIVER_CPU: received["cpu_s"] / (octets / 1e9),
-        Metric.SENDER_PEAK: sent["peak_octets"] / MEBI,  # its payload is a pattern of 8 MiB
+        Metric.SENDER_PEAK: (sent["peak_octets"] - octets) / MEBI,
         Metric.RECEIVER_PEAK: (received["peak_octets"] - octets) / MEBI,
         Metric.SENDER_GROWTH: sent["growth_octets"] / MEBI,
         Metric.RECEIVER_GROWTH: received["growth_octets"] / MEBI,

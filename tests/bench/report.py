@@ -39,9 +39,9 @@ memory that was made before; "+ SHA-256" is hashed on both sides while it moves.
 are compared with those sent.
 
 CPU seconds are what `getrusage` says of the whole process for the measured time, all threads. Peak
-memory is of the whole process, interpreter and modules included, less the octets of tensors or
-destination (other senders repeat a pattern of 8 MiB, which counts); growth is what of it came
-during the transfer.
+memory is of the whole process, interpreter and modules included, less the octets that are sent or
+received (a pattern and the warm-up, 8 MiB each, count); growth is what of it came during the
+transfer.
 
 *Without digests* is the same program, in which the benchmark replaces SHA-256 by one that reads 64
 octets of each buffer ([without_digest.py](../../tests/bench/side/without_digest.py)); the product

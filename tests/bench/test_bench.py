@@ -133,6 +133,18 @@ def test_a_target_is_judged_by_its_bound(ratio: float, is_met: bool) -> None:
     assert {verdict.is_met for verdict in verdicts(Records())} == {None}
 
 
+def test_each_target_is_measured_by_a_whole_run() -> None:
+    """A case that a target names but nobody runs would leave it unmeasured for ever."""
+    records = Records()
+    for case in all_cases(Scale()):
+        record = records.record(case)
+        record.rounds = [dict.fromkeys(Metric, float(number)) for number in (2, 3)]
+    ones = records.by_name["consumers-1"]
+    ones.rounds = [{Metric.SENDER_TOTAL_CPU: 9.0}] * 2  # more than with none
+
+    assert [one.target.what for one in verdicts(records) if one.measured is None] == []
+
+
 def test_names_of_cases_are_unique() -> None:
     names = [case.name for case in all_cases(Scale())]
 

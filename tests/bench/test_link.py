@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.case import MEBI, CaseFailed, Metric, NotRun, Scale
-from tests.bench.link import cases, share_of_udp
+from tests.bench.case import MEBI, CaseFailed, Metric, NotRun
+from tests.bench.link import share_of_udp
 from tests.bench.link_forward import Direction, LinkSpec
 from tests.bench.link_packets import TCP, UDP, VNET_OCTETS, Packet
 from tests.bench.link_path import emulated
@@ -179,9 +179,3 @@ def test_a_link_carries_what_one_side_sends_or_says_why_there_is_none() -> None:
         assert figures["octets"] > MEBI * 5 // 4
         assert figures["dropped"] == figures["lost"] == figures["refused"] == 0
         assert figures["samples"][-1][1] > 0
-
-
-def test_each_link_case_is_named_as_the_targets_name_it() -> None:
-    names = [case.name for case in cases(Scale())]
-    assert {"link-1g-20ms-kvcs", "link-100m-50ms-loss-kvcs", "link-100m-50ms-loss-tls"} <= {*names}
-    assert len(names) == len({*names})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
-import dataclasses
 import pstats
 import time
 from pathlib import Path
@@ -87,10 +86,7 @@ def transport_config(given: dict[str, Any]) -> TransportConfig:
         chosen["max_datagram_octets"] = transport_limits.LARGEST_DATAGRAM_OCTETS
     elif given["datagram"] is not None:
         chosen["max_datagram_octets"] = given["datagram"]
-    known = {field.name for field in dataclasses.fields(TransportConfig)}
-    if given["fast_path"] is not None and "fast_path" in known:
-        chosen["fast_path"] = given["fast_path"]
-    return TransportConfig(**chosen)
+    return TransportConfig(fast_path=given["fast_path"], **chosen)
 
 
 class Gauge:
