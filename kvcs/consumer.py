@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Self
 from kvcs.assembly import UsableLayer
 from kvcs.collector import Collector
 from kvcs.config import ConsumerConfig
+from kvcs.demand import Demand, require_room
 from kvcs.destinations import Destinations
 from kvcs.endpoints import Endpoints
 from kvcs.finder import Finder
-from kvcs.kvsp.identity import Prefix
 from kvcs.recovery import Endpoint
 from kvcs.stats import ConsumerStats, RetrievalStats
 from kvcs.striping.shares import Striping
 from kvcs.trust import Trust
-from moqt.errors import ResourceBusy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from kvcs.feeds import Feed
     from kvcs.keys import TrustedKeys
     from kvcs.kvsp.descriptor import Descriptor
-    from kvcs.kvsp.identity import Scope, Tokens
+    from kvcs.kvsp.identity import Prefix, Scope, Tokens
     from kvcs.manifest import Manifest
     from kvcs.recovery import Source
     from kvcs.watch import Watching
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from moqt.tls import Pem
     from moqt.types import TrackNamespace
 
-__all__ = ["Consumer", "Retrieval", "UsableLayer", "layer_range"]
+__all__ = ["Consumer", "Retrieval", "UsableLayer"]
 
 
 class Retrieval:
@@ -286,15 +285,10 @@ class Consumer:
         InvalidTokens, ValueError for layers, blocks or sessions out of range, and MoqtError.
         """
         striping = sessions if isinstance(sessions, Striping) else self._striping(sessions)
-        first_layer, last_layer = layer_range(layers, descriptor.layers)
-        if len(self._retrievals) >= self.config.max_retrievals:
-            raise ResourceBusy(
-                f"{len(self._retrievals)} retrievals are open (max_retrievals is "
-                f"{self.config.max_retrievals})"
-            )
-        prefix = Prefix.of(self._scope, descriptor, tokens, extras)
-        if blocks is not None and not 1 <= blocks <= prefix.blocks:
-            raise ValueError(f"blocks is {blocks}, expected 1 to {prefix.blocks}")
+        require_room(len(self._retrievals), self.config)
+        demand = Demand.checked(
+            self._scope, descriptor, tokens, layers=layers, blocks=blocks, extras=extras
+        )
         deadline_s = self.config.recovery_deadline_s
         if recovery_deadline_s is not None:
             if recovery_deadline_s < 0:
@@ -302,13 +296,12 @@ class Consumer:
             deadline_s = recovery_deadline_s
 
         def begin(feed: Feed, covered: int) -> tuple[Collector, int]:
-            taken = covered if blocks is None else min(blocks, covered)
-            options = feed.session.peer_options
-            ranges = 0 if options is None else options.max_filter_ranges
+            taken = demand.taken(covered)
+            first_layer, last_layer = demand.layers[0], demand.layers[-1]
             collector = Collector(
                 feed,
                 endpoints=self._endpoints,
-                prefix=prefix,
+                prefix=demand.prefix,
                 first_layer=first_layer,
                 last_layer=last_layer,
                 blocks=taken,
@@ -328,23 +321,22 @@ class Consumer:
                 config=self.config,
                 threads=self._threads,
                 stats=RetrievalStats(),
-                striping=striping.settled(feed.manifest, blocks=taken, max_filter_ranges=ranges),
+                striping=striping.settled(
+                    feed.manifest, blocks=taken, max_filter_ranges=feed.max_filter_ranges
+                ),
             )
             return collector, taken
 
-        finder = Finder(self._endpoints, prefix, begin, self.config)
+        finder = Finder(self._endpoints, demand.prefix, begin, self.config)
         try:
             if publication is not None:
                 collector, taken = await finder.take(publication)
             else:
-                timeout_s = self.config.discovery_timeout_s
-                if discovery_timeout_s is not None:
-                    timeout_s = discovery_timeout_s
-                collector, taken = await finder.find(timeout_s)
+                collector, taken = await finder.find(discovery_timeout_s)
         except BaseException:
             await finder.close()
             raise
-        retrieval = Retrieval(collector, prefix, finder.watching, blocks=taken)
+        retrieval = Retrieval(collector, demand.prefix, finder.watching, blocks=taken)
         self._retrievals.add(retrieval)
         retrieval._task.add_done_callback(lambda _: self._ended(retrieval))
         return retrieval
@@ -373,20 +365,3 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer scope_id={self.scope_id.hex()} retrievals={len(self._retrievals)}>"
-
-
-def layer_range(layers: range | tuple[int, int] | None, count: int) -> tuple[int, int]:
-    """Return first and last layer, inclusive. Raises: ValueError."""
-    if layers is None:
-        return 0, count - 1
-    if not isinstance(layers, range | tuple):
-        raise ValueError(f"layers is {layers!r}, expected a range, or (first, last)")
-    if isinstance(layers, range):
-        if layers.step != 1 or not layers:
-            raise ValueError(f"layers is {layers}, expected a range of consecutive layers")
-        first, last = layers.start, layers.stop - 1
-    else:
-        first, last = layers
-    if not 0 <= first <= last < count:
-        raise ValueError(f"layers {first}..{last} are not among the {count} layers 0..{count - 1}")
-    return first, last

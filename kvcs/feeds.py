@@ -55,6 +55,12 @@ class Feed:
         return self.visit.session
 
     @property
+    def max_filter_ranges(self) -> int:
+        """Ranges that its peer takes in the filters of a request; 0: it takes no filter."""
+        options = self.session.peer_options
+        return 0 if options is None else options.max_filter_ranges
+
+    @property
     def is_left(self) -> bool:
         """Whether its session is over, or its peer asked to leave it."""
         return self.visit.place.is_left

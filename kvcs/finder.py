@@ -81,11 +81,14 @@ class Finder(Generic[BegunT]):
             await feed.close()
             raise
 
-    async def find(self, timeout_s: float) -> BegunT:
+    async def find(self, timeout_s: float | None = None) -> BegunT:
         """Begin with the first usable publication of the longest prefix.
 
+        `timeout_s` None: `discovery_timeout_s`.
         Raises: PublicationNotFound when none appears in time, or what was wrong with the last one.
         """
+        if timeout_s is None:
+            timeout_s = self._config.discovery_timeout_s
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
         self.watching = await self._endpoints.watching(self.discovery)

@@ -15,10 +15,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from kvcs.config import ConsumerConfig
-from kvcs.consumer import layer_range
+from kvcs.demand import Demand, require_room
 from kvcs.endpoints import Endpoints
 from kvcs.finder import Finder
-from kvcs.kvsp.identity import Prefix
 from kvcs.striping.found import Found
 from kvcs.striping.messages import Job, Settings
 from kvcs.striping.placing import Placing
@@ -26,7 +25,6 @@ from kvcs.striping.process import WorkerProcess
 from kvcs.striping.retrieval import StripedRetrieval
 from kvcs.striping.shares import Striping
 from kvcs.trust import Trust
-from moqt.errors import ResourceBusy
 from moqt.tls import load_trust
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ MAX_PROCESSES = 32
 class StripedConsumer:
     """As `kvcs.Consumer`, with worker processes that do the work. Made by `connect`.
 
-    A worker that is killed is replaced: what it lacked is retrieved again, at most `max_restarts`
+    A worker that is killed is replaced: what it lacked is retrieved again, at most `MAX_RESTARTS`
     times a share.
     """
 
@@ -178,50 +176,45 @@ class StripedConsumer:
         over. Without `into` arrays are allocated in shared memory.
         Raises: as `Consumer.retrieve`, OSError when there is not enough memory, WorkerLost.
         """
-        first, last = layer_range(layers, descriptor.layers)
-        if len(self._retrievals) >= self.config.max_retrievals:
-            raise ResourceBusy(
-                f"{len(self._retrievals)} retrievals are open (max_retrievals is "
-                f"{self.config.max_retrievals})"
-            )
-        prefix = Prefix.of(self._settings.scope, descriptor, tokens, extras)
-        if blocks is not None and not 1 <= blocks <= prefix.blocks:
-            raise ValueError(f"blocks is {blocks}, expected 1 to {prefix.blocks}")
+        require_room(len(self._retrievals), self.config)
+        demand = Demand.checked(
+            self._settings.scope, descriptor, tokens, layers=layers, blocks=blocks, extras=extras
+        )
         if recovery_deadline_s is not None and recovery_deadline_s < 0:
             raise ValueError(f"recovery_deadline_s is {recovery_deadline_s}, expected >= 0")
         parts = self._processes * self._sessions
         striping = Striping(parts=parts, lanes=self._sessions)
 
         def begin(feed: Feed, covered: int) -> Found:
-            taken = covered if blocks is None else min(blocks, covered)
-            options = feed.session.peer_options
-            ranges = 0 if options is None else options.max_filter_ranges
+            taken = demand.taken(covered)
             return Found(
                 namespace=feed.namespace,
                 blocks=taken,
                 manifest=feed.manifest,
                 key_id=feed.manifests.key_id,
                 is_signed=feed.manifests.is_signed,
-                striping=striping.settled(feed.manifest, blocks=taken, max_filter_ranges=ranges),
+                striping=striping.settled(
+                    feed.manifest, blocks=taken, max_filter_ranges=feed.max_filter_ranges
+                ),
                 feed=feed,
             )
 
-        finder = Finder(self._endpoints, prefix, begin, self.config)
+        finder = Finder(self._endpoints, demand.prefix, begin, self.config)
         try:
             if publication is not None:
                 found = await finder.take(publication)
             else:
-                timeout_s = self.config.discovery_timeout_s
-                found = await finder.find(
-                    timeout_s if discovery_timeout_s is None else discovery_timeout_s
-                )
+                found = await finder.find(discovery_timeout_s)
             others = finder.others()
             await found.feed.close()  # workers follow the manifest themselves
         finally:
             await finder.close()
-        wanted = range(first, last + 1)
         place = functools.partial(
-            Placing, descriptor, wanted, tokens=found.blocks * descriptor.block_tokens, into=into
+            Placing,
+            descriptor,
+            demand.layers,
+            tokens=found.blocks * descriptor.block_tokens,
+            into=into,
         )
         placing = await asyncio.to_thread(place)  # pages are made there
         job = Job(
@@ -229,7 +222,7 @@ class StripedConsumer:
             descriptor=descriptor,
             tokens=tokens,
             extras=extras,
-            layers=wanted,
+            layers=demand.layers,
             blocks=found.blocks,
             striping=found.striping,
             publication=found.namespace,
