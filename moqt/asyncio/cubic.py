@@ -55,7 +55,8 @@ RTT_DIVISOR = 8
 RTT_SAMPLES = 8
 SLOW_GROWTH_DIVISOR = 4
 SLOW_ROUNDS = 5
-"""RFC 9406 4.3."""
+"""RFC 9406 4.3, where they are MIN_RTT_THRESH, MAX_RTT_THRESH, MIN_RTT_DIVISOR, N_RTT_SAMPLE,
+CSS_GROWTH_DIVISOR and CSS_ROUNDS."""
 
 FOREVER_S = float("inf")
 
@@ -211,7 +212,7 @@ class Cubic(QuicCongestionControl):
         acked, self._acked = self._acked, 0
         elapsed, self._updated_at = now - self._updated_at, now
         window = self.congestion_window
-        is_slow_start = self.ssthresh is None or window < self.ssthresh
+        is_slow_start = self.is_in_slow_start
         if is_slow_start and self.ssthresh is None and self._hystart.on_sample(now=now, rtt=rtt):
             self.ssthresh = window
             is_slow_start = False

@@ -14,13 +14,26 @@ the connection; two while the window doubles each round trip, which it could not
 from __future__ import annotations
 
 RATE_FACTOR = 1.25
+"""Congestion windows a round trip (RFC 9002 7.7)."""
+
 DOUBLING_RATE_FACTOR = 2.0
+"""The same while the window doubles."""
+
 BURST_S = 0.002
+"""Of the rate, what may leave at once."""
+
 LATE_S = 0.010
+"""The same for who was held back and comes late."""
+
 SMALLEST_BURST_OCTETS = 16 * 1500
 SMALLEST_BURST_DATAGRAMS = 2
+"""A burst is at least so many octets and datagrams, however slow the path: aioquic's own is 16."""
+
 TICK_S = 0.001
+"""No timer is asked for less."""
+
 MIN_RTT_S = 0.0005
+"""A shorter round trip counts as so long: on loopback the rate would be no limit."""
 
 UNPACED_BURST_OCTETS = 128 * 1024
 """What may leave at once while there is no rate yet."""

@@ -1,6 +1,6 @@
 """Packets of one size as the rows of a matrix: what is the same for each is done for all at once.
 
-Only the AEAD itself is called for each row. It pays from `FEWEST_ROWS` on.
+Only the AEAD itself is called for each row.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Octets = NDArray[np.uint8]
 
 FEWEST_ROWS = 12
+"""With fewer, setting up the arrays costs more than a loop over the packets."""
 
 NUMBER_OCTETS = 2
 """Of packet numbers in rows; others are rare."""
