@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from interop.harness.bulk_count import BulkPackets
 from interop.harness.cases import Case, Outcome, Result
 from interop.harness.expected import Expected, load
 from interop.harness.matrix import PeerReport, write
 from interop.harness.one import registry
 from interop.harness.stage import ROOT
+from moqt.asyncio.config import FAST_PATH_VARIABLE, TransportConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,11 @@ PEERS = ("aiomoqt", "moq_rs")
 LOGS = ROOT.parent / "build" / "interop"
 PARALLEL = 2
 """Cases at a time."""
+
+NO_PACKETS = BulkPackets()
+
+PACKETS_LEFT = 20
+"""Left to aioquic in a case, they tell nothing."""
 
 GRACE_S = 10.0
 """Beyond its own limit, a case's process gets so long to say its outcome and end."""
@@ -43,6 +50,7 @@ class Run:
     expected: Expected
     outcome: Outcome
     duration_s: float
+    bulk: BulkPackets = NO_PACKETS
 
     @property
     def is_expected(self) -> bool:
@@ -70,8 +78,11 @@ def pinned_versions(peer: str, python: Path) -> dict[str, str]:
     return pinned
 
 
-async def run_case(peer: str, case: Case, python: Path) -> Outcome:
-    """Run a case in a process group of its own and return its outcome; nothing of it is left."""
+async def run_case(peer: str, case: Case, python: Path) -> tuple[Outcome, BulkPackets]:
+    """Run a case in a process group of its own; nothing of it is left.
+
+    Returns its outcome, and the packets of the bulk path of its own process.
+    """
     folder = LOGS / peer / case.name
     folder.mkdir(parents=True)
     with (folder / "case.log").open("wb") as log:
@@ -88,7 +99,8 @@ async def run_case(peer: str, case: Case, python: Path) -> Outcome:
             async with asyncio.timeout(case.timeout_s + GRACE_S):
                 await process.wait()
         except TimeoutError:
-            return Outcome(Result.FAIL, f"killed after {case.timeout_s + GRACE_S:g} s")
+            outcome = Outcome(Result.FAIL, f"killed after {case.timeout_s + GRACE_S:g} s")
+            return outcome, NO_PACKETS
         finally:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -98,8 +110,10 @@ async def run_case(peer: str, case: Case, python: Path) -> Outcome:
     try:
         said = json.loads((folder / "outcome.json").read_text())
     except FileNotFoundError:
-        return Outcome(Result.FAIL, f"its process ended with {process.returncode}, see case.log")
-    return Outcome(Result(said["result"]), said["observed"], said["evidence"])
+        how = f"its process ended with {process.returncode}, see case.log"
+        return Outcome(Result.FAIL, how), NO_PACKETS
+    outcome = Outcome(Result(said["result"]), said["observed"], said["evidence"])
+    return outcome, BulkPackets(**said["bulk"])
 
 
 async def run_all(todo: list[tuple[str, Case, Expected]], python: Path, verbose: bool) -> list[Run]:
@@ -109,8 +123,8 @@ async def run_all(todo: list[tuple[str, Case, Expected]], python: Path, verbose:
     async def one(peer: str, case: Case, expected: Expected) -> Run:
         async with slots:
             start = time.monotonic()
-            outcome = await run_case(peer, case, python)
-        run = Run(peer, case, expected, outcome, time.monotonic() - start)
+            outcome, bulk = await run_case(peer, case, python)
+        run = Run(peer, case, expected, outcome, time.monotonic() - start, bulk)
         tell(run, verbose=verbose)
         return run
 
@@ -149,6 +163,28 @@ def summary(runs: Sequence[Run]) -> str:
     unexpected = sum(not run.is_expected for run in runs)
     how = f"{unexpected} otherwise than expected" if unexpected else "all as expected"
     return f"{len(runs)} cases: {', '.join(counts)}; {how}"
+
+
+def bulk_summary(runs: Sequence[Run]) -> str:
+    """Return how much of it the bulk path did."""
+    total = sum((run.bulk for run in runs), NO_PACKETS)
+    return (
+        f"the bulk path: {total.written} packets written, {total.opened} opened,"
+        f" {total.left} left to aioquic"
+    )
+
+
+def beside_bulk(runs: Sequence[Run]) -> list[str]:
+    """Return the peers with which it wrote nothing or opened nothing, and the cases in which it
+    left more than it opened; a few packets, as of the handshake, may be left."""
+    totals = dict.fromkeys(PEERS, NO_PACKETS)
+    for run in runs:
+        totals[run.peer] += run.bulk
+    return [peer for peer, total in totals.items() if not (total.written and total.opened)] + [
+        f"{run.peer}/{run.case.name}"
+        for run in runs
+        if run.bulk.left > max(run.bulk.opened, PACKETS_LEFT)
+    ]
 
 
 def chosen(peers: Sequence[str], parts: Sequence[str]) -> list[tuple[str, Case, Expected]]:
@@ -201,9 +237,15 @@ def main(arguments: list[str]) -> int:
     runs = asyncio.run(run_all(todo, options.python.absolute(), options.verbose))
     unexpected = [run for run in runs if not run.is_expected]
     print(summary(runs))
+    print(bulk_summary(runs))
     if unexpected:
         return 1
-    if is_whole:
+    if is_whole and not TransportConfig().is_fast_path:
+        print(f"{FAST_PATH_VARIABLE}=0: the matrix is that of the bulk path, and stays as it is")
+    elif is_whole and (beside := beside_bulk(runs)):
+        print(f"no matrix: the bulk path was not at work in {', '.join(beside)}")
+        return 1
+    elif is_whole:
         reports = [
             PeerReport(
                 peer,

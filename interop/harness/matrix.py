@@ -36,7 +36,7 @@ class PeerReport:
 def write(folder: Path, reports: Sequence[PeerReport]) -> None:
     """Write matrix.json and matrix.md."""
     document = {
-        "ours": {"kvcs": version("kvcs"), "moqt": ALPN},
+        "ours": {"kvcs": version("kvcs"), "moqt": ALPN, "path": "bulk"},
         "peers": [_peer(report) for report in reports],
     }
     (folder / "matrix.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
@@ -74,7 +74,8 @@ def _markdown(reports: Sequence[PeerReport]) -> list[str]:
         "# Interoperability matrix",
         "",
         "Written by `make interop`; [README.md](README.md) says what the cases are.",
-        f"Ours: kvcs {version('kvcs')}, ALPN `{ALPN}`, native QUIC.",
+        f"Ours: kvcs {version('kvcs')}, ALPN `{ALPN}`, native QUIC over the"
+        " [bulk path](../docs/architecture.md#the-bulk-path).",
         "",
         "| peer | cases | pass | limits of the peer | not applicable |",
         "|---|---|---|---|---|",

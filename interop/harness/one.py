@@ -11,9 +11,11 @@ import json
 import logging
 import sys
 import traceback
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
+from interop.harness.bulk_count import BulkCount
 from interop.harness.cases import Case, NotApplicable, Outcome, PeerLimit, Registry, Result
 from interop.harness.stage import Stage
 
@@ -51,13 +53,15 @@ def main(peer: str, name: str, python: str, folder: str) -> None:
     logging.basicConfig(
         level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s"
     )
-    outcome = asyncio.run(run_case(peer, registry(peer).find(name), Path(python), Path(folder)))
+    with BulkCount() as count:
+        outcome = asyncio.run(run_case(peer, registry(peer).find(name), Path(python), Path(folder)))
     Path(folder, "outcome.json").write_text(
         json.dumps(
             {
                 "result": outcome.result.value,
                 "observed": outcome.observed,
                 "evidence": outcome.evidence,
+                "bulk": asdict(count.packets),
             }
         )
     )

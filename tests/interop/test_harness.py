@@ -11,9 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from interop.__main__ import PEERS, Run, chosen, clear_logs, pinned_versions, summary, tell
+import moqt
+from interop.__main__ import (
+    PEERS,
+    Run,
+    beside_bulk,
+    bulk_summary,
+    chosen,
+    clear_logs,
+    pinned_versions,
+    summary,
+    tell,
+)
 from interop.content.track_content import (
     DATAGRAM_SIZE,
+    GROUPS,
     Collected,
     CollectedDatagrams,
     payload,
@@ -22,6 +34,7 @@ from interop.content.track_content import (
 )
 from interop.harness import expected as expectations
 from interop.harness import matrix, processes
+from interop.harness.bulk_count import BulkCount, BulkPackets
 from interop.harness.cases import (
     Case,
     CaseFailed,
@@ -34,10 +47,13 @@ from interop.harness.cases import (
 )
 from interop.harness.expected import Expected, load
 from interop.harness.one import registry, run_case
+from interop.harness.ours import BINARY, collect, named, url_of, whole_track
 from interop.harness.processes import PeerProcess
 from interop.harness.stage import ROOT, Stage
 from interop.harness.tap import failure
 from interop.harness.wiretap import Wiretap
+from moqt.asyncio.bulk.connection import BulkConnection
+from moqt.asyncio.config import TransportConfig
 from moqt.tools.dump import main as dump
 
 PASS = Outcome(Result.PASS)
@@ -164,6 +180,50 @@ def test_the_summary_counts_each_result() -> None:
     assert summary(runs) == "4 cases: 2 pass, 1 limit, 1 not applicable; all as expected"
     runs = [run(PASS, PASS), run(PASS, LIMIT), run(Outcome(Result.FAIL, "x"), PASS)]
     assert summary(runs) == "3 cases: 2 pass, 1 fail; 2 otherwise than expected"
+
+
+def test_where_the_bulk_path_was_not_at_work_is_told() -> None:
+    def run(peer: str, bulk: BulkPackets) -> Run:
+        return Run(peer, CASE, Expected(PASS), PASS, 1.0, bulk)
+
+    runs = [
+        run("aiomoqt", BulkPackets(written=3)),
+        run("aiomoqt", BulkPackets(opened=4, left=20)),
+        run("moq_rs", BulkPackets(opened=5)),
+        run("moq_rs", BulkPackets(left=1)),
+    ]
+    assert beside_bulk(runs) == ["moq_rs"]
+    told = "the bulk path: 3 packets written, 9 opened, 21 left to aioquic"
+    assert bulk_summary(runs) == told
+    runs.append(run("moq_rs", BulkPackets(written=1, opened=30, left=31)))
+    assert beside_bulk(runs) == ["moq_rs/fetch"]
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_packets_of_the_bulk_path_are_counted(fast_path: bool, tmp_path: Path) -> None:
+    stage = Stage("aiomoqt", Path(sys.executable), tmp_path)
+    config = TransportConfig(fast_path=fast_path)
+    directory = moqt.TrackDirectory()
+    directory.add(whole_track(BINARY))
+    with BulkCount() as count:
+        async with (
+            moqt.serve(
+                "127.0.0.1",
+                0,
+                certificate=stage.certificate,
+                private_key=stage.private_key,
+                directory=directory,
+                transport_config=config,
+            ) as server,
+            moqt.connect(
+                url_of(server.port), ca=stage.certificate, transport_config=config
+            ) as session,
+            session.fetch(named(BINARY)) as fetch,
+        ):
+            got = await collect(fetch)
+    assert got.live.summary == whole(range(GROUPS))
+    assert bool(count.packets.written) == bool(count.packets.opened) == fast_path
+    assert BulkConnection.note_sent is count._note_sent
 
 
 def test_cases_are_chosen_by_parts_of_their_names() -> None:
