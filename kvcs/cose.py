@@ -16,9 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cbor2
-from pycose import headers
-from pycose.algorithms import EdDSA, Es256
-from pycose.messages.sign1message import Sign1Message
 
 from kvcs import cbor
 from kvcs.errors import SignatureInvalid, UnknownKey
@@ -31,7 +28,6 @@ MAX_COSE_OCTETS = MAX_MANIFEST_OCTETS + 4096
 """The longest structure read by default: a manifest and room for headers and signature."""
 
 _SIGN1_TAG = 18
-_ALGORITHMS = {SigningAlgorithm.ES256: Es256, SigningAlgorithm.EDDSA: EdDSA}
 _BY_NUMBER = {algorithm.value: algorithm for algorithm in SigningAlgorithm}
 
 _ALG, _CRIT, _KID = 1, 2, 4
@@ -131,8 +127,14 @@ def _structure(octets: bytes | memoryview, max_octets: int) -> tuple[bytes, Any,
 
 def sign(payload: bytes, key: ProducerKey) -> bytes:
     """Return a tagged COSE_Sign1 structure with `payload`, a manifest's JSON text, signed."""
+    # Here, because all that pycose brings takes 2.5 MiB, and only who signs has a use for it.
+    from pycose import headers
+    from pycose.algorithms import EdDSA, Es256
+    from pycose.messages.sign1message import Sign1Message
+
+    algorithms = {SigningAlgorithm.ES256: Es256, SigningAlgorithm.EDDSA: EdDSA}
     message = Sign1Message(
-        phdr={headers.Algorithm: _ALGORITHMS[key.algorithm], headers.KID: key.key_id},
+        phdr={headers.Algorithm: algorithms[key.algorithm], headers.KID: key.key_id},
         payload=payload,
     )
     message.signature = key.sign(_to_be_signed(message.phdr_encoded, payload))
