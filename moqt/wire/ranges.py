@@ -49,6 +49,15 @@ class RangeSet:
         self._stops[first:last] = [stop]
         return new
 
+    def take_first(self, most: int) -> tuple[int, int]:
+        """Take the lowest range out, or its first `most` octets; there must be one."""
+        start, stop = self.starts[0], self._stops[0]
+        if stop - start > most:
+            stop = self.starts[0] = start + most
+        else:
+            del self.starts[0], self._stops[0]
+        return start, stop
+
     def drop_through(self, offset: int) -> int:
         """Forget all ranges that begin at `offset` or below; return where the last one stops.
 

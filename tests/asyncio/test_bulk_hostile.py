@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aioquic.quic.packet import QuicErrorCode, QuicStreamFrame
+from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.stream import QuicStreamReceiver
 
 from moqt.asyncio.bulk import receiver as receiving
 from moqt.asyncio.bulk.receiver import MAX_RANGES, PlacingReceiver, RangeTally
+from moqt.asyncio.bulk.sender import ReferencingSender
 from moqt.asyncio.config import TransportConfig
 from tests.asyncio.bulk_pair import CLIENT, Network, Weather
 from tests.asyncio.bulk_twins import Damage, Packet, Twins, stream_frame, varint
@@ -406,3 +408,31 @@ def test_more_gaps_than_any_transfer_has_end_the_connection(
         assert event is not None
         assert event.error_code == QuicErrorCode.INTERNAL_ERROR
         assert "gaps" in event.reason_phrase
+
+
+class Owner:
+    """What a sender tells its connection."""
+
+    is_bulk_at_work = True
+
+    def on_sendable(self, sender: ReferencingSender, *, is_urgent: bool) -> None:
+        """It will be asked."""
+
+
+def work_of_losses(count: int) -> int:
+    """Have every second packet lost, as where a queue overflows, and sent again."""
+    sender = ReferencingSender(6, Owner())
+    sender.append([bytes(2 * count)], False)
+    sender.next_run(2 * count, 2 * count)
+    with Lines() as lines:
+        for offset in range(1, 2 * count, 2):
+            sender.on_data_delivery(QuicDeliveryState.LOST, offset, offset + 1, False)
+        while sender.has_lost:
+            sender.next_run(2 * count, 1)
+    return lines.count
+
+
+def test_many_losses_in_one_stream_take_little_work() -> None:
+    """A peer chooses what it acknowledges; and a fast link whose queue overflows loses much."""
+    few, many = work_of_losses(300), work_of_losses(600)
+    assert 0 < many <= 2 * few

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from aioquic.buffer import encode_uint_var
 from aioquic.quic.packet import QuicStreamFrame
 from aioquic.quic.packet_builder import QuicDeliveryState
-from aioquic.quic.rangeset import RangeSet
 from aioquic.quic.stream import QuicStreamSender
+
+from moqt.wire.ranges import RangeSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ class ReferencingSender(QuicStreamSender):
     def has_pending(self) -> bool:
         """Whether there is something to send, flow control permitting."""
         return self._reset_error_code is None and (
-            self.highest_offset < self._buffer_stop or self._pending_eof or len(self._lost) > 0
+            self.highest_offset < self._buffer_stop or self._pending_eof or bool(self._lost)
         )
 
     @property
@@ -92,12 +93,12 @@ class ReferencingSender(QuicStreamSender):
     @property
     def has_lost(self) -> bool:
         """Whether there is something to send again."""
-        return len(self._lost) > 0
+        return bool(self._lost)
 
     @property
     def next_offset(self) -> int:
         """The offset of the next frame."""
-        return self._lost[0].start if len(self._lost) else self.highest_offset
+        return self._lost.starts[0] if self._lost else self.highest_offset
 
     # --- written ---
 
@@ -145,7 +146,7 @@ class ReferencingSender(QuicStreamSender):
             return False
         highest = self.highest_offset
         return (
-            len(self._lost) > 0
+            bool(self._lost)
             or highest < min(self._buffer_stop, max_offset)
             or (self._pending_eof and highest == self._buffer_fin)
         )
@@ -155,18 +156,14 @@ class ReferencingSender(QuicStreamSender):
 
         `max_offset` is how far flow control lets new octets go.
         """
-        if len(self._lost):
+        if self._lost:
             if max_octets <= 0:
                 return None
-            lost = self._lost.shift()
-            run = Run(lost.start, lost.stop, fin=False, is_new=False)
-            if lost.stop - lost.start > max_octets:
-                run.stop = lost.start + max_octets
-                self._lost.add(run.stop, lost.stop)
-            elif self._pending_eof and lost.stop == self._buffer_fin == self.highest_offset:
+            start, stop = self._lost.take_first(max_octets)
+            fin = self._pending_eof and stop == self._buffer_fin == self.highest_offset
+            if fin:
                 self._pending_eof = False
-                run.fin = True
-            return run
+            return Run(start, stop, fin, is_new=False)
         start = self.highest_offset
         stop = min(self._buffer_stop, max_offset, start + max_octets)
         fin = self._pending_eof and max(start, stop) == self._buffer_fin

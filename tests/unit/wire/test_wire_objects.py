@@ -445,6 +445,15 @@ def test_range_set_merges_what_touches() -> None:
     assert known.drop_through(4) == 4
 
 
+def test_range_set_is_taken_from_its_start() -> None:
+    known = RangeSet()
+    known.add(20, 30)
+    known.add(5, 8)
+    assert [known.take_first(4) for _ in range(4)] == [(5, 8), (20, 24), (24, 28), (28, 30)]
+    assert not known
+    assert known.add(0, 40) == [(0, 40)]
+
+
 def test_stash_copies_and_cuts() -> None:
     data = bytearray(b"abcdef")
     stash = Stash()
