@@ -6,13 +6,12 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvcs.errors import IncompleteRetrieval, KvcsError
+from kvcs.errors import KvcsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvcs.config import ConsumerConfig
-    from kvcs.errors import MissingObject
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
     from kvcs.recovery import Source
@@ -120,14 +119,6 @@ class Raised:
         error.args = self.args
         error.__dict__.update(self.state)
         return error
-
-    @property
-    def missing(self) -> tuple[MissingObject, ...] | None:
-        """What is missing, if that is all that it says."""
-        if issubclass(self.kind, IncompleteRetrieval):
-            found: tuple[MissingObject, ...] = self.state["missing"]
-            return found
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,11 +113,13 @@ class _Worker:
                 SharedMap.attach(descriptor, octets, populates=message.striping.parts < FEW_PARTS)
                 for descriptor, octets in zip(descriptors, message.map_octets, strict=True)
             ]
-            self._jobs[message.number] = asyncio.create_task(self._run(message, maps))
+            task = asyncio.create_task(self._run(message, maps))
+            self._jobs[message.number] = task
+            task.add_done_callback(lambda _: self._skipped(message.number))
         elif isinstance(message, Cancel):
-            task = self._jobs.get(message.number)
-            if task is not None:
-                task.cancel()
+            running = self._jobs.get(message.number)
+            if running is not None:
+                running.cancel()
         elif isinstance(message, Close):
             self._is_over.set()
 
@@ -156,6 +158,12 @@ class _Worker:
             if not self._jobs:  # cycles of the job's parts hold shared memory
                 asyncio.get_running_loop().call_soon(gc.collect)
             self._tell(Ended(number=job.number, error=error, stats=stats))
+
+    def _skipped(self, number: int) -> None:
+        """A job that was cancelled before it ran has said nothing, and its parent waits."""
+        if self._jobs.pop(number, None) is not None:
+            error = KvcsError("the worker's job was cancelled before it began")
+            self._tell(Ended(number=number, error=Raised.of(error)))
 
     def _tell(self, message: object) -> None:
         try:
