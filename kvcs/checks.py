@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -97,8 +98,9 @@ class Checks:
 
     async def close(self) -> None:
         """Give up what waits, and wait for what is being verified: its place is used until then."""
-        self._done.extend(self._todo)
-        self._todo.clear()
+        with suppress(IndexError):
+            while True:  # one by one: a thread may take one at any time, and each has one end
+                self._done.append(self._todo.popleft())
         if self._jobs:
             await asyncio.wait(self._jobs)
         self._collect()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -274,6 +275,23 @@ async def test_the_copy_kept_aside_is_used_when_the_one_being_verified_fails(
     assert {kept, *case.outcomes} <= {Outcome.SPARE, Outcome.VERIFIED, Outcome.REJECTED}
     assert case.outcomes == [Outcome.REJECTED]
     assert case.table.assembly.missing_blocks(0, 0) == [1, 2]
+
+
+async def test_what_a_thread_takes_while_checks_are_closed_is_judged_once(
+    case: Case, gate: threading.Event
+) -> None:
+    class Contested(deque[Any]):
+        def clear(self) -> None:
+            """Have a thread take one just before."""
+            case.checks._done.append(self.popleft())
+            super().clear()
+
+    for one in case.table.objects[:6]:
+        case.arrive(one)
+    case.checks._todo = Contested(case.checks._todo)
+    gate.set()
+    await case.checks.close()
+    assert len(case.outcomes) == 6
 
 
 @pytest.mark.usefixtures("no_leaks")
