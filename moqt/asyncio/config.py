@@ -21,6 +21,7 @@ LARGEST_STOCK_DATAGRAM_OCTETS = 16383
 
 
 FAST_PATH_VARIABLE = "MOQT_FAST_PATH"
+"""The environment variable that `TransportConfig.fast_path` goes by where it is None."""
 
 
 class CongestionControl(Enum):
@@ -37,8 +38,8 @@ class CongestionControl(Enum):
 class TransportConfig:
     """Limits of one endpoint's QUIC connections. All are per connection.
 
-    Raises: ValueError for a datagram size outside 1200..65527, or a window or time that is not
-    positive; TypeError for a `qlog_dir` that is no path.
+    Raises: ValueError for a datagram size outside 1200..65527, a window or time that is not
+    positive, or anything negative; TypeError for a `qlog_dir` that is no path.
     """
 
     connection_window_octets: int = 16 * MEBI
@@ -81,6 +82,7 @@ class TransportConfig:
     and to what the peer takes (RFC 8899, RFC 9000 14.3). 1200: it sends no larger ones."""
 
     congestion_control: CongestionControl = CongestionControl.CUBIC
+    """Who decides how much is on its way; one for each path."""
 
     fast_path: bool | None = None
     """Whether packets of Objects are written and read by the batch. Without it, aioquic's packet
@@ -153,6 +155,19 @@ class TransportConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
+        for name in (
+            "max_bidirectional_streams",
+            "max_unidirectional_streams",
+            "max_send_buffer_octets",
+            "control_reserve_octets",
+            "max_queued_datagrams",
+            "keep_alive_s",
+            "close_linger_s",
+            "socket_buffer_octets",
+            "max_connections",
+        ):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
         for name in ("max_connection_window_octets", "max_stream_window_octets"):
             octets = getattr(self, name)
             if octets is not None and octets <= 0:

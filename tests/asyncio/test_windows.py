@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +91,17 @@ def test_a_cap_is_positive_or_none() -> None:
 def test_a_cap_below_the_window_is_no_cap_but_stops_the_growth() -> None:
     config = TransportConfig(connection_window_octets=100 * MEBI)
     assert config.largest_connection_window_octets == 100 * MEBI
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        field.name
+        for field in dataclasses.fields(TransportConfig)
+        if type(field.default) in (int, float) or field.name.startswith("max_")
+    ],
+)
+def test_no_limit_is_negative(name: str) -> None:
+    limits: dict[str, Any] = {name: -1}
+    with pytest.raises(ValueError, match=f"{name} is -1"):
+        TransportConfig(**limits)
