@@ -75,7 +75,7 @@ class SharedMap(mmap.mmap):
         mapped.fd = fd
         mapped.address = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
         weakref.finalize(mapped, os.close, fd)
-        _maps.add(mapped)
+        _maps[mapped.address] = mapped
         return mapped
 
     def array(
@@ -87,7 +87,8 @@ class SharedMap(mmap.mmap):
         )
 
 
-_maps: weakref.WeakSet[SharedMap] = weakref.WeakSet()
+_maps: weakref.WeakValueDictionary[int, SharedMap] = weakref.WeakValueDictionary()
+"""By address: all that this process has mapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,9 @@ def shared_arrays(
 def locate(array: AnyArray, maps: list[SharedMap]) -> ArrayPlace | None:
     """Return where an array lies, its map added to `maps`; None: not in shared memory."""
     low, high = byte_bounds(array)
-    for one in _maps:
-        if one.address <= low and high <= one.address + len(one):
+    for known in _maps.valuerefs():  # a list of its own: other threads map memory meanwhile
+        one = known()
+        if one is not None and one.address <= low and high <= one.address + len(one):
             if one not in maps:
                 maps.append(one)
             start: int = array.__array_interface__["data"][0]
