@@ -9,7 +9,7 @@ tests/asyncio/test_aioquic_contract.py:
 `_loss` (`_pacer`, `_rtt_smoothed`, `_cc._max_datagram_size`, `congestion_window`,
 `bytes_in_flight`), `_max_datagram_size`, `_handshake_confirmed`, `_network_paths`,
 `_spaces[...].ack_at`, `_state`, `_close_event`, `_datagrams_pending`,
-`_cryptos[...].recv`, `_get_or_create_stream_for_send`, and the methods overridden.
+`_cryptos[...].recv`, `_events`, `_get_or_create_stream_for_send`, and the methods overridden.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def test_attributes_of_a_connection() -> None:
     assert {
         "_close_event",
         "_datagrams_pending",
+        "_events",
         "_handshake_confirmed",
         "_loss",
         "_max_datagram_size",

@@ -394,6 +394,18 @@ def test_what_aioquic_uses_of_the_halves_of_a_stream_is_known() -> None:
     )
 
 
+def test_what_our_halves_share_with_what_they_inherit_keeps_its_name() -> None:
+    assert {
+        "_acked_fin",
+        "_buffer_fin",
+        "_buffer_start",
+        "_buffer_stop",
+        "_pending_eof",
+        "_reset_error_code",
+    } <= vars(QuicStreamSender(3, writable=True)).keys()
+    assert {"_buffer_start", "_final_size"} <= vars(QuicStreamReceiver(3, readable=True)).keys()
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [(ReferencingSender, QuicStreamSender), (PlacingReceiver, QuicStreamReceiver)],
