@@ -33,6 +33,7 @@ from moqt.asyncio.windows import ReceiveWindow
 
 if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
+    from aioquic.quic.connection import Limit
     from aioquic.quic.packet_builder import QuicPacketBuilder
     from aioquic.quic.recovery import QuicPacketSpace
     from aioquic.quic.stream import QuicStream
@@ -204,12 +205,11 @@ class CreditedConnection(QuicConnection):
             self._local_max_streams_bidi,
             self._local_max_streams_uni,
         ):
-            if limit.value == limit.sent:
+            if limit is self._local_max_data:
+                if limit.value == limit.sent:
+                    continue
+            elif not is_stream_limit_due(limit):
                 continue
-            if limit is not self._local_max_data and (
-                limit.sent - limit.used >= limit.value - limit.sent
-            ):
-                continue  # as aioquic does: MAX_STREAMS waits until it is worth a frame
             buf = builder.start_frame(
                 limit.frame_type,
                 capacity=CONNECTION_LIMIT_FRAME_CAPACITY,
@@ -237,3 +237,8 @@ class CreditedConnection(QuicConnection):
 
 def _is_worth_granting(grant: int, left: int, window: int) -> bool:
     return grant > 0 and (grant * 4 >= window or grant > left)
+
+
+def is_stream_limit_due(limit: Limit) -> bool:
+    """Whether MAX_STREAMS is worth a frame, as aioquic judges it."""
+    return limit.value != limit.sent and limit.sent - limit.used < limit.value - limit.sent

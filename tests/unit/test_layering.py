@@ -43,7 +43,12 @@ RULES: list[tuple[str, set[str], set[str]]] = [
     ("moqt.tools*", {"moqt", "moqt.*"}, set()),
     (  # packets: the AEAD's errors, and packets of one size as a matrix
         "moqt.asyncio.bulk*",
-        {"moqt.asyncio.bulk*", "moqt.asyncio.connection", "moqt.asyncio.config"}
+        {
+            "moqt.asyncio.bulk*",
+            "moqt.asyncio.connection",
+            "moqt.asyncio.credit",
+            "moqt.asyncio.config",
+        }
         | {"moqt.wire.ranges"},
         {"aioquic", "cryptography", "numpy"},
     ),

@@ -23,6 +23,7 @@ from moqt.asyncio.bulk.receiver import PlacingReceiver, RangeTally
 from moqt.asyncio.bulk.sender import ReferencingSender
 from moqt.asyncio.bulk.writer import BulkWriter
 from moqt.asyncio.connection import HeldConnection, can_write
+from moqt.asyncio.credit import is_stream_limit_due
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +86,7 @@ class BulkConnection(HeldConnection):
 
     def _has_more_than_acks(self) -> bool:
         """Whether aioquic may have something to send beside an ACK."""
-        space_of_streams = (self._local_max_streams_bidi, self._local_max_streams_uni)
+        limits_of_streams = (self._local_max_streams_bidi, self._local_max_streams_uni)
         return bool(
             self._probe_pending
             or self._ping_pending
@@ -96,7 +97,7 @@ class BulkConnection(HeldConnection):
             or len(self._network_paths) > 1
             or self._network_paths[0].remote_challenges
             or self._local_max_data.value != self._local_max_data.sent
-            or any(limit.value != limit.sent for limit in space_of_streams)
+            or any(map(is_stream_limit_due, limits_of_streams))
             or not all(connection_id.was_sent for connection_id in self._host_cids)
             or not self._crypto_streams[Epoch.ONE_RTT].sender.buffer_is_empty
             or any(map(_has_news, self._streams_queue))

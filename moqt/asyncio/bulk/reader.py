@@ -49,6 +49,8 @@ class BulkReader:
         self._kind = self._offset = 0
         self._stream_id = self._next_offset = -1
         self._pieces: list[memoryview | bytes] = []
+        self._next_head = b""  # of a frame that would go on there, as its sender writes them
+        self._start_of_head, self._offset_octets = b"", 0
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
         """Take datagrams that came from the connection's own path, one after another.
@@ -192,13 +194,13 @@ class BulkReader:
         """Take the payloads of packets that were opened as rows; what `_take` returns of all."""
         frame = self._stream_frame(0, size)
         if frame is not None and rows > 1:
-            kind, stream_id, offset, start = frame
+            kind, stream_id, offset, offset_at, start = frame
             data = None
             if kind & (_OFF | _FIN) == _OFF:
                 data = payload_of_rows(
                     np.frombuffer(self._plain, np.uint8, rows * size).reshape(rows, size),
                     frame_octets=start,
-                    offset_at=1 + (1 << (self._plain[1] >> 6)),
+                    offset_at=offset_at,
                     offset=offset,
                     scratch=self._scratch,
                 )
@@ -216,24 +218,43 @@ class BulkReader:
 
     def _take(self, start: int, stop: int, now: float) -> bool | None:
         """Take one payload; whether it wants an acknowledgement, None: it ended the connection."""
+        head = self._next_head
+        if head and self._plain[start : start + len(head)] == head:
+            start += len(head)
+            self._pieces.append(self._view[start:stop])
+            next_offset = self._next_offset + stop - start
+            self._expect(self._start_of_head, next_offset, self._offset_octets)
+            return True
         frame = self._stream_frame(start, stop)
         if frame is None:
             if not self._hand_on():
                 return None
             return self._read_frames(bytes(self._view[start:stop]), now)
-        kind, stream_id, offset, data_at = frame
+        kind, stream_id, offset, offset_at, data_at = frame
         if offset != self._next_offset or stream_id != self._stream_id or self._kind & _FIN:
             if not self._hand_on():
                 return None
             self._stream_id, self._offset = stream_id, offset
         self._kind = kind
         self._pieces.append(self._view[data_at:stop])
-        self._next_offset = offset + stop - data_at
+        width = data_at - offset_at if kind & (_OFF | _LEN | _FIN) == _OFF else 0
+        self._expect(bytes(self._view[start:offset_at]), offset + stop - data_at, width)
         return True
 
-    def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int] | None:
+    def _expect(self, start_of_head: bytes, offset: int, width: int) -> None:
+        """Note how a frame begins that goes on at `offset`, written in `width` octets as the last
+        one; 0: it's not worth it."""
+        self._next_offset = offset
+        if width and offset < 1 << 8 * width - 2:
+            mark = width.bit_length() - 1 << 8 * width - 2
+            self._next_head = start_of_head + (offset | mark).to_bytes(width, "big")
+            self._start_of_head, self._offset_octets = start_of_head, width
+        else:
+            self._next_head = b""
+
+    def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int, int] | None:
         """Read the head of a STREAM frame that fills a payload: its type, the stream ID, the
-        offset, and where its octets begin. None: it's something else, or more than that."""
+        offset, where that is, and where its octets begin. None: it's something else, or more."""
         plain, view = self._plain, self._view
         kind = plain[start]
         if not 0x08 <= kind <= 0x0F:
@@ -246,7 +267,7 @@ class BulkReader:
             octets = 1 << (stream_id >> 6)
             stream_id = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
             start += octets
-        offset = 0
+        offset, offset_at = 0, start
         if kind & _OFF:
             octets = 1 << (plain[start] >> 6)
             offset = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
@@ -257,7 +278,7 @@ class BulkReader:
             start += octets
             if start + length != stop:
                 return None
-        return (kind, stream_id, offset, start) if start <= stop else None
+        return (kind, stream_id, offset, offset_at, start) if start <= stop else None
 
     def _leave_to_aioquic(self, datagram: memoryview, now: float) -> None:
         connection = self._connection
@@ -289,7 +310,7 @@ class BulkReader:
         pieces = self._pieces
         if not pieces:
             return True
-        self._pieces, self._next_offset = [], -1
+        self._pieces, self._next_offset, self._next_head = [], -1, b""
         data = pieces[0] if len(pieces) == 1 else gather(self._scratch, pieces)
         kind = self._kind
         try:
