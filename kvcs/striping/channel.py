@@ -15,6 +15,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
+from moqt.errors import NotSupported
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -38,7 +40,9 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """Return an end for us, and a socket to hand to the worker."""
+        """Return an end for us, and a socket to hand to the worker. Raises: NotSupported."""
+        if not hasattr(socket, "send_fds"):
+            raise NotSupported("worker processes need local sockets that carry descriptors: POSIX")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(ours), theirs
 

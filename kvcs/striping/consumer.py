@@ -93,8 +93,8 @@ class StripedConsumer:
 
         Leaving it closes all retrievals, sessions and workers. Workers get keys and tokens by a
         socket that has no name. The other arguments are those of `kvcs.Consumer.connect`.
-        Raises: ValueError for numbers out of range, WorkerLost when one does not start, and as
-        `kvcs.Consumer.connect`.
+        Raises: ValueError for numbers out of range, WorkerLost when one does not start,
+        NotSupported where there is no POSIX, and as `kvcs.Consumer.connect`.
         """
         config = config or ConsumerConfig()
         if not 1 <= processes <= MAX_PROCESSES:

@@ -1,19 +1,20 @@
-"""A worker's own part, without a process."""
+"""A worker's own part, and its channel, without a process."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import socket
+from typing import Any
+
+import pytest
 
 from kvcs.striping.channel import Channel
 from kvcs.striping.messages import Cancel, Ended, Job, Settings
 from kvcs.striping.shares import Striping
 from kvcs.striping.worker import _Worker
+from moqt.errors import NotSupported
 from moqt.types import TrackNamespace
 from tests.kvcs.support import describe, prompt
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def test_a_job_that_is_cancelled_before_it_began_ends(
@@ -50,3 +51,9 @@ async def test_a_job_that_is_cancelled_before_it_began_ends(
     assert ended.number == 7
     assert "cancelled" in str(ended.error and ended.error.rebuilt())
     assert not worker._jobs
+
+
+def test_a_platform_without_what_it_takes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "send_fds")
+    with pytest.raises(NotSupported, match="POSIX"):
+        Channel.pair()
