@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
 from moqt.asyncio.config import FAST_PATH_VARIABLE
-
-if TYPE_CHECKING:
-    from pytest import FixtureRequest, Metafunc, MonkeyPatch
 
 
 def pytest_configure() -> None:
@@ -21,14 +17,14 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def packet_path(request: FixtureRequest, monkeypatch: MonkeyPatch) -> str:
+def packet_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which code writes and reads packets, in this process and in those that a test starts."""
     path: str = getattr(request, "param", "bulk")
     monkeypatch.setenv(FAST_PATH_VARIABLE, "1" if path == "bulk" else "0")
     return path
 
 
-def pytest_generate_tests(metafunc: Metafunc) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Who needs a certificate opens connections: on the bulk path, and on aioquic's alone."""
     if "certificate" in metafunc.fixturenames:
         metafunc.parametrize("packet_path", ["bulk", "stock"], indirect=True)
