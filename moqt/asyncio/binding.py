@@ -225,9 +225,9 @@ class Driver:
         if not self.is_ready:  # not now: it may be our own `_transmit` that found out
             self._loop.call_soon(self.fail, error.strerror or str(error))
 
-    def on_too_large(self, address: Address) -> None:
+    def on_too_large(self, address: Address, octets: int | None) -> None:
         """The path doesn't take datagrams of this size."""
-        self.connection.shrink_datagrams()
+        self.connection.on_too_large(octets)
         self.wake()
 
     def pump_now(self) -> None:
@@ -401,7 +401,7 @@ class Driver:
                 self._farewell = datagrams  # CONNECTION_CLOSE
         while not self._endpoint.is_blocked and (probe := connection.next_probe(now)) is not None:
             if not self._endpoint.send_probe(probe):  # so another one is due at once
-                connection.shrink_datagrams()
+                connection.on_too_large(len(probe[0]))
         if connection.write_bulk(now, self._endpoint.send_segments):
             self._pump_handle = self._loop.call_soon(
                 self._pump

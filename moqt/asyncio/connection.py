@@ -350,9 +350,9 @@ class HeldConnection(CreditedConnection):
         """Return a datagram that shows whether the path carries its size; None: none is due."""
         return self._mtu_prober.next_probe(now)
 
-    def shrink_datagrams(self) -> None:
-        """The socket refused a datagram for its size: the last probe, or else all large ones."""
-        self._mtu_prober.on_too_large()
+    def on_too_large(self, octets: int | None) -> None:
+        """The socket refused a datagram of so many octets; None: it doesn't say of how many."""
+        self._mtu_prober.on_too_large(octets)
 
     def _set_datagram_size(self, octets: int) -> None:
         if self.trace is not None:

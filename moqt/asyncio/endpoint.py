@@ -64,8 +64,8 @@ class DatagramReceiver(Protocol):
     def on_error(self, error: OSError) -> None:
         """A connected socket's peer refuses, or is unreachable."""
 
-    def on_too_large(self, address: Address) -> None:
-        """The path to `address` doesn't take datagrams of the size just sent."""
+    def on_too_large(self, address: Address, octets: int | None) -> None:
+        """The path to `address` doesn't take datagrams of so many octets; None: it doesn't say."""
 
 
 class UdpEndpoint:
@@ -78,6 +78,8 @@ class UdpEndpoint:
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[Datagram] = deque()
         self._can_segment = hasattr(sock, "sendmsg") and _is_linux()
+        self._has_doubts = False
+        """Whether the system has refused to cut a buffer, which it may do for the size alone."""
         self._can_join = False
         self._controls: dict[int, Sequence[tuple[int, int, bytes]]] = {}
         self._buffer = bytearray(DATAGRAM_OCTETS)
@@ -201,8 +203,12 @@ class UdpEndpoint:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            # Too large for the path looks the same as not being able to: one by one tells which.
+            if error.errno == errno.EMSGSIZE:  # all but the last, which is lost with them
+                self.report(error, address, segment_octets)
+                return True
+            # Before 6.14 Linux says EINVAL to what is too large: one by one tells which it was.
             self._can_segment = error.errno not in _NO_SEGMENTATION
+            self._has_doubts = not self._can_segment
             return False
         return True
 
@@ -216,7 +222,7 @@ class UdpEndpoint:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            self.report(error, address)  # lost, as any datagram may be
+            self.report(error, address, len(datagram))  # lost, as any datagram may be
         return True
 
     def _send_some(self) -> bool:
@@ -271,15 +277,17 @@ class UdpEndpoint:
             self._receiver.on_datagrams(memoryview(data), len(data), address)
             self._receiver.on_batch_end()
 
-    def report(self, error: OSError, address: Address) -> None:
-        """Hand on what the system said."""
+    def report(self, error: OSError, address: Address, octets: int | None = None) -> None:
+        """Hand on what the system said, of a datagram of so many octets if that is known."""
         if self._receiver is None or self._is_closed:
             return
         if error.errno == errno.EMSGSIZE:
             if self._is_probing:
                 self._is_refused = True
-            else:
-                self._receiver.on_too_large(address)
+                return
+            if self._has_doubts:
+                self._can_segment, self._has_doubts = True, False
+            self._receiver.on_too_large(address, octets)
         elif self.remote is not None:
             self._receiver.on_error(error)
         # on a server's socket it's some client's doing; that client's timers find out

@@ -131,11 +131,11 @@ class Listener:
     def on_error(self, error: OSError) -> None:
         """An unconnected socket has no errors of its own."""
 
-    def on_too_large(self, address: Address) -> None:
+    def on_too_large(self, address: Address, octets: int | None) -> None:
         """The path to one client doesn't take datagrams of this size."""
         for driver in list(self._ids):
             if driver.connection.get_peer_address() == address:
-                driver.on_too_large(address)
+                driver.on_too_large(address, octets)
 
     def _find(self, head: bytes, datagram: memoryview, address: Address) -> Driver | None:
         id_octets = self._configuration.connection_id_length

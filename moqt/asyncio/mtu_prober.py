@@ -80,10 +80,10 @@ class MtuProber:
         probe = self.search.next_probe(now)
         return None if probe is None else self._build(probe, now)
 
-    def on_too_large(self) -> None:
-        """The socket refused a datagram."""
-        octets = self.search.on_too_large(self._now)
-        for probe in [probe for probe in self._sent if probe.octets == octets]:
+    def on_too_large(self, octets: int | None) -> None:
+        """The socket refused a datagram of so many octets; None: it doesn't say of how many."""
+        refuted = self.search.on_too_large(octets, self._now)
+        for probe in [probe for probe in self._sent if probe.octets == refuted]:
             self._forget(probe)
 
     def on_packets_lost(self, packets: Iterable[QuicSentPacket]) -> None:

@@ -173,15 +173,20 @@ class PathMtu:
         if self._losses[octets] >= MAX_PROBES:
             self._refute(octets, now)
 
-    def on_too_large(self, now: float) -> int | None:
-        """The socket refused a datagram. Return the size of the probe that it was; None: it was
-        none."""
-        largest = max(self._outstanding, default=0)
-        if largest > self.size or largest == self._confirming:
-            self._outstanding.discard(largest)
-            self._refute(largest, now)
-            return largest
-        self._suspect(in_use=False)
+    def on_too_large(self, octets: int | None, now: float) -> int | None:
+        """The socket refused a datagram of so many octets. Return them if it was a probe.
+
+        None: it doesn't say of how many; the largest one on the way is the likeliest. Again for one
+        that is larger than `size` by now, nothing happens.
+        """
+        if octets is None:
+            octets = max((self.size, *self._outstanding))
+        if octets in self._outstanding:
+            self._outstanding.discard(octets)
+            self._refute(octets, now)
+            return octets
+        if octets <= self.size:
+            self._suspect(in_use=False)
         return None
 
     def _refute(self, octets: int, now: float) -> None:

@@ -275,6 +275,17 @@ def test_offsets_where_they_take_more_octets(limit: int) -> None:
         at += len(data)
 
 
+@pytest.mark.parametrize("octets", [2, 3, 5])
+def test_a_head_that_ends_with_its_packet_is_not_read_on_from_older_ones(octets: int) -> None:
+    twins = Twins()
+    whole = random.Random(2).randbytes(2000)
+    first, second = stream_frame(6, 20_000, whole[:1000]), stream_frame(6, 21_000, whole[1000:])
+    twins.feed(packets(first, second))
+    twins.feed([Packet(2, first), Packet(3, second[:octets])])
+    assert twins.is_over
+    twins.compare()
+
+
 def test_packets_of_other_connections_in_one_buffer() -> None:
     """A client's socket has one peer, which may join what it sends for several."""
     twins = Twins()

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ class Recorder:
         self.batch: list[Datagram] = []
         self.writable = 0
         self.errors: list[OSError] = []
-        self.too_large: list[Address] = []
+        self.too_large: list[tuple[Address, int | None]] = []
 
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         for start in range(0, len(datagrams), segment_octets):
@@ -49,8 +50,8 @@ class Recorder:
     def on_error(self, error: OSError) -> None:
         self.errors.append(error)
 
-    def on_too_large(self, address: Address) -> None:
-        self.too_large.append(address)
+    def on_too_large(self, address: Address, octets: int | None) -> None:
+        self.too_large.append((address, octets))
 
     @property
     def received(self) -> list[bytes]:
@@ -72,6 +73,35 @@ class Sluggish(socket.socket):
 
     def sendmsg(self, *args: Any) -> int:
         raise OSError(errno.EIO, "this device cuts nothing")
+
+
+class Narrow(socket.socket):
+    """Says `word` of a buffer to be cut into datagrams of more than 100 octets."""
+
+    word = errno.EMSGSIZE
+    cuts = 0
+
+    def sendmsg(self, buffers: Any, ancillary: Any = (), *rest: Any) -> int:
+        ((_, _, segment),) = ancillary
+        octets = int.from_bytes(segment, sys.byteorder)
+        if octets > 100:
+            raise OSError(self.word, "no")
+        self.cuts += 1
+        (whole,) = buffers
+        return sum(
+            self.sendto(whole[at : at + octets], rest[-1]) for at in range(0, len(whole), octets)
+        )
+
+    def sendto(self, data: bytes, address: Any) -> int:  # type: ignore[override]
+        if len(data) > 100:
+            raise OSError(errno.EMSGSIZE, "Message too long")
+        return super().sendto(data, address)
+
+
+class OldNarrow(Narrow):
+    """As Linux before 6.14."""
+
+    word = errno.EINVAL
 
 
 def bound(kind: type[socket.socket] = socket.socket) -> socket.socket:
@@ -130,6 +160,28 @@ async def test_segments_arrive_as_the_datagrams_they_are(
         sending.close()
 
 
+@pytest.mark.parametrize(("kind", "reports"), [(Narrow, 1), (OldNarrow, 8)])
+async def test_a_batch_too_large_for_the_path_is_no_reason_to_cut_no_more(
+    kind: type[Narrow], reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moqt.asyncio.endpoint._is_linux", lambda: True)
+    there, here = Recorder(), Recorder()
+    receiving, sock = UdpEndpoint(bound(), remote=None), bound(kind)
+    sending = UdpEndpoint(sock, remote=None)
+    await receiving.start(there)
+    await sending.start(here)
+    try:
+        assert sending.send_segments(memoryview(bytes(8 * 200)), 200, receiving.address)
+        assert here.too_large == [(receiving.address, 200)] * reports
+        assert sending.send_segments(memoryview(bytes(8 * 100)), 100, receiving.address)
+        await poll(lambda: len(there.received) == 8)
+        assert isinstance(sock, Narrow)
+        assert sock.cuts == 1
+    finally:
+        receiving.close()
+        sending.close()
+
+
 async def test_a_full_socket_keeps_the_rest_in_order_and_says_when_it_is_free() -> None:
     there, here = Recorder(), Recorder()
     receiving = UdpEndpoint(bound(), remote=None)
@@ -143,7 +195,7 @@ async def test_a_full_socket_keeps_the_rest_in_order_and_says_when_it_is_free() 
         assert was_blocked
         await poll(lambda: len(there.received) == 3)
         assert there.received == [b"a", b"b", b"c"]
-        assert here.too_large == [receiving.address]
+        assert here.too_large == [(receiving.address, 200)]
         await poll(lambda: here.writable == 1)
         assert not sending.is_blocked
     finally:

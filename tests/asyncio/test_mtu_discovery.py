@@ -202,7 +202,7 @@ class Interface:
         def refusing(endpoint: UdpEndpoint, datagram: memoryview | bytes, address: Address) -> bool:
             if len(datagram) > self.mtu:
                 self.refused.append(len(datagram))
-                endpoint.report(OSError(errno.EMSGSIZE, "Message too long"), address)
+                endpoint.report(OSError(errno.EMSGSIZE, "Message too long"), address, len(datagram))
                 return True
             return send_one(endpoint, datagram, address)
 

@@ -33,7 +33,7 @@ def refused(search: PathMtu, interface: int, now: float = 0.0) -> list[Probe]:
     probes = []
     while (probe := search.next_probe(now)) is not None:
         if probe.octets > interface:
-            assert search.on_too_large(now) == probe.octets
+            assert search.on_too_large(probe.octets, now) == probe.octets
         else:
             probes.append(probe)
     return probes
@@ -225,20 +225,33 @@ def test_timeouts_end_the_use_of_large_datagrams_until_they_are_confirmed() -> N
 
 def test_a_refused_packet_that_was_no_probe_does_so_too() -> None:
     search = found(8972)
-    assert search.on_too_large(1.0) is None
+    assert search.on_too_large(8952, 1.0) is None
     assert search.size == BASE_OCTETS
     (probe,) = due(search, 1.0)
-    assert search.on_too_large(1.0) == probe.octets == 8952
+    assert search.on_too_large(8952, 1.0) == probe.octets == 8952
     assert due(search, 1.0) == []
     run(search, 1472, 1.0 + PAUSE_S)
     assert search.size == 1472
+
+
+def test_a_batch_that_is_refused_says_nothing_of_probes_on_the_way() -> None:
+    """Each of its datagrams may be reported: the first takes the size back, and no probe."""
+    search = found(8972, limit=20_000)
+    search.lower_limit(20_000)
+    (probe, *_) = due(search, RAISE_S + 1.0)
+    assert probe.octets > 8952
+    for _ in range(64):
+        assert search.on_too_large(8952, RAISE_S + 1.0) is None
+        assert search.size == BASE_OCTETS
+    search.on_acked(probe)
+    assert search.size == probe.octets
 
 
 def test_a_refused_probe_of_the_size_in_use_is_a_black_hole_at_once() -> None:
     search = found(1472)
     search.on_packets_lost([1400] * SUSPICIOUS_LOSSES)
     (probe,) = due(search)
-    assert search.on_too_large(0.0) == probe.octets == 1472
+    assert search.on_too_large(None, 0.0) == probe.octets == 1472
     assert search.size == BASE_OCTETS
     assert due(search) == []
 

@@ -55,7 +55,7 @@ class Traffic:
         assert search.size in self.confirmed
         data = search.size
         if data > phase.interface:
-            search.on_too_large(self.now)
+            search.on_too_large(data, self.now)
         elif data > carried and data > BASE_OCTETS:
             search.on_packets_lost([data] * PACKETS_A_ROUND)
         else:
@@ -74,7 +74,7 @@ class Traffic:
         while (probe := self.search.next_probe(self.now)) is not None:
             assert probe.octets > BASE_OCTETS
             if probe.octets > phase.interface:
-                assert self.search.on_too_large(self.now) == probe.octets
+                assert self.search.on_too_large(probe.octets, self.now) == probe.octets
             else:
                 probes.append(probe)
             assert len(probes) <= 2
@@ -137,7 +137,7 @@ def test_no_order_of_news_makes_it_use_what_was_not_confirmed(
             else:
                 search.on_lost(probe, now)
         elif kind == "refused":
-            search.on_too_large(now)
+            search.on_too_large(None, now)
         elif kind == "doubt":
             search.doubt()
         elif kind == "packets":

@@ -219,8 +219,9 @@ class BulkReader:
     def _take(self, start: int, stop: int, now: float) -> bool | None:
         """Take one payload; whether it wants an acknowledgement, None: it ended the connection."""
         head = self._next_head
-        if head and self._plain[start : start + len(head)] == head:
-            start += len(head)
+        data_at = start + len(head)
+        if head and data_at <= stop and self._plain[start:data_at] == head:
+            start = data_at
             self._pieces.append(self._view[start:stop])
             next_offset = self._next_offset + stop - start
             self._expect(self._start_of_head, next_offset, self._offset_octets)

@@ -100,11 +100,6 @@ class BulkWriter:
         else:
             self._queue.append(sender)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether some stream waits for its turn, or for its peer."""
-        return bool(self._queue or self._blocked)
-
     def will_repeat(self, now: float) -> bool:
         """Whether `write` would begin with what was lost."""
         connection = self._connection
