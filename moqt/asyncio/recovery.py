@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.recovery import K_TIME_THRESHOLD, QuicPacketRecovery
 
+from moqt.asyncio.bulk.sent import SentPacket
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
 
@@ -57,6 +58,9 @@ LATENESS_MARGIN = 1.25
 RECEIVED_WINDOW_PACKETS = 4096
 """A packet whose number is so far below the largest received is taken for a duplicate. aioquic's
 128 are 15 ms at 100 Mbit/s: what is later than that would have to be sent again and again."""
+
+FEW_PACKETS = 4
+"""An ACK of fewer is taken as it is."""
 
 FORGET_EVENTS = 16
 """RFC 8985 6.2 step 4: so many congestion events in a row without a mistake end the adaptation."""
@@ -126,7 +130,7 @@ class AdaptiveRecovery(QuicPacketRecovery):
         outstanding = space.sent_packets
         if space.is_application_data:
             self._outstanding = outstanding
-            space.sent_packets = self._take_acknowledged(ack_rangeset, outstanding)
+            space.sent_packets = self._take_acknowledged(ack_rangeset, space)
         try:
             super().on_ack_received(
                 ack_rangeset=ack_rangeset, ack_delay=ack_delay, now=now, space=space
@@ -136,11 +140,12 @@ class AdaptiveRecovery(QuicPacketRecovery):
             self._outstanding = None
 
     def _take_acknowledged(
-        self, ack_rangeset: RangeSet, outstanding: dict[int, QuicSentPacket]
+        self, ack_rangeset: RangeSet, space: QuicPacketSpace
     ) -> dict[int, QuicSentPacket]:
         """Take what this ACK is the first to acknowledge. aioquic lists all that is outstanding to
         find it, which at 1 Gbit/s and 100 ms costs more than everything else that an ACK does; so
         it's given these packets alone until it comes to `_detect_loss`."""
+        outstanding = space.sent_packets
         taken: dict[int, QuicSentPacket] = {}
         if not outstanding:
             return taken
@@ -154,7 +159,11 @@ class AdaptiveRecovery(QuicPacketRecovery):
                 if packet is not None:
                     taken[number] = packet
         self._last_ack = [range(r.start, min(r.stop, end)) for r in ack_rangeset if r.start < end]
-        return taken
+        if len(taken) < FEW_PACKETS:
+            return taken
+        joined = _join(taken)
+        space.ack_eliciting_in_flight -= len(taken) - len(joined)
+        return joined
 
     def _detect_loss(self, *, now: float, space: QuicPacketSpace) -> None:
         if self._outstanding is not None:
@@ -297,3 +306,24 @@ def install(connection: QuicConnection, *, pacer: BurstPacer) -> AdaptiveRecover
     recovery._pacer = pacer  # type: ignore[assignment]
     connection._loss = recovery
     return recovery
+
+
+def _join(acknowledged: dict[int, QuicSentPacket]) -> dict[int, QuicSentPacket]:
+    """Make one of packets of the bulk path that follow each other: aioquic, the congestion
+    controller and the stream look at it once. It has the last one's number."""
+    joined: dict[int, QuicSentPacket] = {}
+    last: Any = None  # a SentPacket, where there is one, stands in for aioquic's
+    packet: Any
+    number = 0
+    for next_number, packet in acknowledged.items():
+        if last is not None and not (
+            type(last) is SentPacket and type(packet) is SentPacket and last.absorb(packet)
+        ):
+            joined[number] = last
+            last = None
+        if last is None:
+            last = packet
+        number = next_number
+    if last is not None:
+        joined[number] = last
+    return joined

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moqt.asyncio import cubic, recovery
+from moqt.asyncio.bulk.sent import SentPacket
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
 from moqt.asyncio.recovery import FORGET_EVENTS, REMEMBERED_PACKETS, AdaptiveRecovery
@@ -291,17 +294,55 @@ def test_an_ack_of_all_packets_there_can_be_takes_no_longer_than_those_sent() ->
     assert path.acked[-1] == number
 
 
+class BulkPath(Path):
+    """Its packets are the bulk path's: of two streams in turn, five each."""
+
+    def send(self, count: int, now: float) -> range:
+        numbers = range(self.number, self.number + count)
+        self.number += count
+        for number in numbers:
+            packet: Any = SentPacket(
+                number,
+                OCTETS,
+                now,
+                cast("Any", self.streams[number // 5 % 2]),
+                number,
+                number + 1,
+                False,
+            )
+            self.recovery.on_packet_sent(packet=packet, space=self.space)
+        return numbers
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = (FakeSender(self), FakeSender(self))
+
+
+class FakeSender:
+    """Octet n of its stream is packet n's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_data_delivery(
+        self, delivery: QuicDeliveryState, start: int, stop: int, fin: bool
+    ) -> None:
+        for number in range(start, stop):
+            self._path._on_delivery(delivery, number)
+
+
+@pytest.mark.parametrize("kind", [Path, BulkPath])
 @given(st.lists(st.tuples(st.integers(0, 12), RANGES, st.floats(0.0, 0.2)), max_size=12))
 def test_an_ack_has_the_same_effect_as_on_aioquics_own_recovery(
-    steps: list[tuple[int, RangeSet, float]],
+    kind: type[Path], steps: list[tuple[int, RangeSet, float]]
 ) -> None:
     """But for packets that were lost by mistake, after which ours learns. A peer may acknowledge
     what was never sent: aioquic doesn't mind."""
-    ours, theirs = Path(), Path()
+    ours, theirs = kind(), kind()
     theirs.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
     ours.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
     theirs.recovery._take_acknowledged = (  # type: ignore[method-assign]
-        lambda ack_rangeset, outstanding: outstanding
+        lambda ack_rangeset, space: space.sent_packets
     )
     now = 1.0
     for count, acked, pause in steps:

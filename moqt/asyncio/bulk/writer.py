@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aioquic.quic.packet import QuicPacketType
 from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
+from moqt.asyncio.bulk.sent import SentPacket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from moqt.asyncio.bulk.connection import BulkConnection
     from moqt.asyncio.bulk.sender import ReferencingSender, Run
     from moqt.asyncio.connection import Emit
@@ -33,43 +31,6 @@ BATCHES_AT_ONCE = 16
 
 PACKETS_BY_KEY = 1 << 22
 """Packets sealed with one key before it's updated: half of what AES-GCM allows (RFC 9001 6.6)."""
-
-
-class SentPacket:
-    """What aioquic's loss recovery keeps of a packet: stands in for its `QuicSentPacket`."""
-
-    __slots__ = ("_fin", "_sender", "_start", "_stop", "packet_number", "sent_bytes", "sent_time")
-
-    epoch = Epoch.ONE_RTT
-    in_flight = True
-    is_ack_eliciting = True
-    is_crypto_packet = False
-    packet_type = QuicPacketType.ONE_RTT
-    quic_logger_frames: tuple[()] = ()
-
-    def __init__(
-        self,
-        number: int,
-        octets: int,
-        at: float,
-        sender: ReferencingSender,
-        start: int,
-        stop: int,
-        fin: bool,
-    ) -> None:
-        self.packet_number = number
-        self.sent_bytes = octets
-        self.sent_time = at
-        self._sender = sender
-        self._start = start
-        self._stop = stop
-        self._fin = fin
-
-    @property
-    def delivery_handlers(self) -> Sequence[tuple[Callable[..., None], tuple[int, int, bool]]]:
-        """Whom to tell of its fate. Made when asked for, so that a packet in flight is one object:
-        a few thousand more would have the garbage collector look at everything, again and again."""
-        return ((self._sender.on_data_delivery, (self._start, self._stop, self._fin)),)
 
 
 class BulkWriter:
