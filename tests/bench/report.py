@@ -41,7 +41,8 @@ are compared with those sent.
 CPU seconds are what `getrusage` says of the whole process for the measured time, all threads. Peak
 memory is of the whole process, interpreter and modules included, less the octets that are sent or
 received (a pattern and the warm-up, 8 MiB each, count); growth is what of it came during the
-transfer.
+transfer. Before the clock each process tells its garbage collector to leave alone what is there
+(`gc.freeze()`), as a server does after its set-up.
 
 *Without digests* is the same program, in which the benchmark replaces SHA-256 by one that reads 64
 octets of each buffer ([without_digest.py](../../tests/bench/side/without_digest.py)); the product
