@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 SMALLEST_DELAY_S = 0.001
 """No timer is set for less, unless it's due: uvloop would spin on it."""
 
+LONGEST_SILENCE = 2
+"""So many idle timeouts end a connection, however long its round trips seem: aioquic waits for 3
+probe timeouts, and one that was measured while this process was stopped may be minutes."""
+
 _IDLE_TIMEOUT = "Idle timeout"
 """How aioquic 1.7 says that the connection timed out."""
 
@@ -484,6 +488,7 @@ class Driver:
             None if self._endpoint.is_blocked else self.connection.get_timer(),
             self._session.next_deadline if self.loss is None and self._session else None,
             self._keep_alive_at(),
+            self._given_up_at(),
         ):
             if other is not None and (at is None or other < at):
                 at = other
@@ -496,6 +501,11 @@ class Driver:
             self._keep_alive_s = min(self._config.keep_alive_s, self.connection.idle_timeout_s / 3)
         return max(self._heard_at, self._pinged_at) + self._keep_alive_s
 
+    def _given_up_at(self) -> float | None:
+        if not self.is_ready or self.loss is not None:
+            return None
+        return self._heard_at + LONGEST_SILENCE * self._config.idle_timeout_s
+
     def _on_timer(self) -> None:
         self._timer = None
         now = time.monotonic()
@@ -504,6 +514,9 @@ class Driver:
         if self._handshake_at is not None and now >= self._handshake_at:
             self._handshake_at = None
             self.fail("no answer to the QUIC handshake", timed_out=True)
+        given_up_at = self._given_up_at()
+        if given_up_at is not None and now >= given_up_at:
+            self.fail(_silence(self._config.idle_timeout_s), timed_out=True)
         session = self._session
         if session is not None and self.loss is None:
             deadline = session.next_deadline
@@ -516,6 +529,10 @@ class Driver:
         self._pump()
 
 
+def _silence(idle_s: float) -> str:
+    return f"idle timeout: nothing received for {idle_s:g} s"
+
+
 def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: float) -> Loss:
     by_peer = connection.is_closed_by_peer
     if event.frame_type is None:
@@ -523,8 +540,7 @@ def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: f
         return Loss(told, event.reason_phrase, by_peer, is_answered=True)
     code = SessionErrorCode.INTERNAL_ERROR
     if event.reason_phrase == _IDLE_TIMEOUT and connection.is_terminated:
-        reason = f"idle timeout: nothing received for {idle_s:g} s"
-        return Loss(code, reason, by_peer=True, timed_out=True)
+        return Loss(code, _silence(idle_s), by_peer=True, timed_out=True)
     name = error_name(event.error_code)
     reason = f"{name}: {event.reason_phrase}" if event.reason_phrase else name
     alert = tls_alert(event.error_code)

@@ -95,7 +95,8 @@ class TransportConfig:
 
     idle_timeout_s: float = 30.0
     """A connection on which nothing is received for so long is lost. The peer's own, if shorter,
-    rules."""
+    rules. Where a round trip was measured that is longer than a third of it, as after this process
+    was stopped for a while, it may take twice as long (RFC 9000 10.1)."""
 
     keep_alive_s: float = 5.0
     """A PING is sent after so long without a datagram from the peer (never later than a third of
@@ -140,6 +141,12 @@ class TransportConfig:
     def __post_init__(self) -> None:
         if self.qlog_dir is not None:
             Path(self.qlog_dir)  # TypeError now, rather than from every connection
+        if not isinstance(self.congestion_control, CongestionControl):
+            raise TypeError(
+                f"congestion_control is {self.congestion_control!r}, expected a CongestionControl"
+            )
+        if self.fast_path not in (True, False, None):
+            raise TypeError(f"fast_path is {self.fast_path!r}, expected True, False or None")
         if not SMALLEST_DATAGRAM_OCTETS <= self.max_datagram_octets <= LARGEST_DATAGRAM_OCTETS:
             raise ValueError(
                 f"max_datagram_octets is {self.max_datagram_octets}, expected "

@@ -246,6 +246,24 @@ async def test_a_silent_peer_is_lost_after_the_idle_timeout(certificate: Certifi
             assert "idle timeout" in near.end.reason
 
 
+async def test_a_round_trip_that_seemed_long_does_not_hold_a_silent_peer(
+    certificate: CertificatePair,
+) -> None:
+    """As when this process was stopped in the middle of one: aioquic waits for three of them."""
+    short = replace(QUICK, idle_timeout_s=0.3)
+    async with listening(certificate) as (listener, _):
+        async with dialing(listener.address[1], short) as near:
+            await near.until(lambda: near.started)
+            near.driver.connection._loss._rtt_smoothed = 3600.0
+            near.driver.connection._loss._rtt_initialized = True
+            near.driver.connection._close_at += 3600.0  # what follows from it with the next PING
+            listener.close()
+            await near.until(lambda: near.end is not None)  # 20 s at most
+            assert near.end is not None
+            assert near.end.by_peer
+            assert "idle timeout" in near.end.reason
+
+
 async def test_keep_alive_holds_an_idle_connection(certificate: CertificatePair) -> None:
     short = replace(QUICK, idle_timeout_s=0.6)
     async with quic_pair(certificate, client=short) as (near, far):
