@@ -42,7 +42,7 @@ ANY: Any = moqt
             lambda: ANY.FillParameters(location_filter=True),
             "location_filter is bool, expected LocationFilter",
         ),
-        (lambda: ANY.TransportConfig(qlog_dir=3), "str, bytes or os.PathLike"),
+        (lambda: ANY.TransportConfig(qlog_dir=3), "os.PathLike"),
     ],
 )
 def test_wrong_types_are_refused_at_once(build: Callable[[], object], message: str) -> None:
