@@ -68,6 +68,25 @@ def shown_of(pids: tuple[int, ...], *kinds: str) -> list[bytes]:
     return [Path(f"/proc/{pid}/{kind}").read_bytes() for pid in pids for kind in kinds]
 
 
+@pytest.mark.parametrize("processes", [1, 3, 8])
+async def test_the_cache_is_the_same_with_any_number_of_processes(
+    pair: CertificatePair, processes: int
+) -> None:
+    descriptor = describe(layers=3)
+    async with (
+        staged(pair, descriptor) as stage,
+        striped(stage, processes=processes) as consumer,
+    ):
+        assert len(consumer.worker_pids) == processes
+        publication = await stage.publish(5)  # fewer blocks than eight processes have
+        segment = publication.segment()
+        for layer in range(3):
+            await segment.put_layer(layer, *stage.layer(layer, 5))
+        await segment.complete()
+        retrieval = await consumer.retrieve(descriptor, prompt(descriptor, 5))
+        assert await take(retrieval, descriptor) == [0, 1, 2]
+
+
 async def test_layers_come_in_order_from_two_processes_live_and_fetched(
     pair: CertificatePair,
 ) -> None:
