@@ -17,6 +17,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from moqt.asyncio.config import RUN_OCTETS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -53,7 +55,7 @@ class DatagramReceiver(Protocol):
 
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         """Datagrams from `address`, of so many octets each, one after another; the last may be
-        shorter. They are valid during the call."""
+        shorter. `RUN_OCTETS` at most, valid during the call."""
 
     def on_batch_end(self) -> None:
         """That was all for this wake-up."""
@@ -82,8 +84,7 @@ class UdpEndpoint:
         """Whether the system has refused to cut a buffer, which it may do for the size alone."""
         self._can_join = False
         self._controls: dict[int, Sequence[tuple[int, int, bytes]]] = {}
-        self._buffer = bytearray(DATAGRAM_OCTETS)
-        self._view = memoryview(self._buffer)
+        self._run = _Run()
         self._fallback: asyncio.DatagramTransport | None = None
         self._is_probing = False
         self._is_refused = False
@@ -145,9 +146,8 @@ class UdpEndpoint:
     def send_segments(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
         """Send datagrams of so many octets each, one after another; the last may be shorter.
 
-        No more than `MAX_SEGMENTS` and `MAX_SEGMENTED_OCTETS`. The memory may be used again
-        afterwards. Returns False when the socket takes no more for now: then it is called writable
-        later, and what waits is sent first.
+        The memory may be used again afterwards. Returns False when the socket takes no more for
+        now: then it is called writable later, and what waits is sent first.
         """
         if self._is_closed:
             return True
@@ -156,15 +156,11 @@ class UdpEndpoint:
             for start in range(0, len(datagrams), segment_octets):
                 self._fallback.sendto(bytes(datagrams[start : start + segment_octets]), to)
             return True
-        if not self._unsent:
-            if len(datagrams) <= segment_octets:
-                if self._send_one(datagrams, address):
-                    return True
-            elif self._can_segment:
-                if self._send_joined(datagrams, segment_octets, address):
-                    return True
         was_blocked = bool(self._unsent)
-        for start in range(0, len(datagrams), segment_octets):
+        sent = 0 if was_blocked else self._send_now(datagrams, segment_octets, address)
+        if sent == len(datagrams):
+            return True
+        for start in range(sent, len(datagrams), segment_octets):
             self._unsent.append((bytes(datagrams[start : start + segment_octets]), address))
         if was_blocked or self._send_some():
             return not was_blocked
@@ -186,6 +182,19 @@ class UdpEndpoint:
         except NotImplementedError:
             pass
         self._sock.close()
+
+    def _send_now(self, datagrams: memoryview, segment_octets: int, address: Address) -> int:
+        """Send by as few calls as there can be; return the octets that the system has taken."""
+        most = segment_octets * max(1, min(MAX_SEGMENTS, MAX_SEGMENTED_OCTETS // segment_octets))
+        for start in range(0, len(datagrams), most):
+            part = datagrams[start : start + most]
+            if len(part) <= segment_octets:
+                is_taken = self._send_one(part, address)
+            else:
+                is_taken = self._can_segment and self._send_joined(part, segment_octets, address)
+            if not is_taken:
+                return start
+        return len(datagrams)
 
     def _send_joined(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
         """Send by one call. False: it takes them one by one, if at all."""
@@ -241,7 +250,7 @@ class UdpEndpoint:
                 self._receiver.on_writable()
 
     def _read_ready(self) -> None:
-        remote, sock, view, receiver = self.remote, self._sock, self._view, self._receiver
+        remote, sock, run, receiver = self.remote, self._sock, self._run, self._receiver
         error: OSError | None = None
         total = 0
         for _ in range(BATCH_READS):
@@ -249,9 +258,9 @@ class UdpEndpoint:
                 break
             try:
                 if self._can_join:
-                    octets, controls, _, address = sock.recvmsg_into((view,), _ANCILLARY_OCTETS)
+                    octets, controls, _, address = sock.recvmsg_into((run.room,), _ANCILLARY_OCTETS)
                 else:
-                    octets, address = sock.recvfrom_into(view)
+                    octets, address = sock.recvfrom_into(run.room)
                     controls = []
             except (BlockingIOError, InterruptedError):
                 break
@@ -265,9 +274,19 @@ class UdpEndpoint:
                 if level == _SOL_UDP and kind == _UDP_GRO and len(value) >= 4:
                     segment = struct.unpack("=i", value[:4])[0]
             total += octets
-            receiver.on_datagrams(view[:octets], segment, address if remote is None else remote)
-        if total and receiver is not None and not self._is_closed:
-            receiver.on_batch_end()
+            if remote is not None:
+                address = remote
+            if not run.takes(octets, segment, address):
+                run.hand_on(receiver)
+            run.add(octets, segment, address)
+            if run.is_full:
+                run.hand_on(receiver)
+                run.start_over()
+        if receiver is not None and not self._is_closed:
+            run.hand_on(receiver)
+            if total and not self._is_closed:
+                receiver.on_batch_end()
+        run.start_over()
         if error is not None:
             self.report(error, remote)
 
@@ -291,6 +310,51 @@ class UdpEndpoint:
         elif self.remote is not None:
             self._receiver.on_error(error)
         # on a server's socket it's some client's doing; that client's timers find out
+
+
+class _Run:
+    """What was read of datagrams that belong together, and where the next read goes: behind it."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(RUN_OCTETS))
+        self._start = self._stop = self._segment_octets = 0
+        self._address: Address = None
+        self.room = self._view
+        """Takes a datagram of any size."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `room` may be too small for what comes next."""
+        return RUN_OCTETS - self._stop < DATAGRAM_OCTETS
+
+    def takes(self, octets: int, segment_octets: int, address: Address) -> bool:
+        """Whether what lies in `room` goes on with the run: datagrams of the same size, or a
+        shorter last one."""
+        size = self._segment_octets
+        return self._start == self._stop or (
+            (segment_octets == size or segment_octets == octets < size)
+            and (self._stop - self._start) % size == 0
+            and address == self._address
+        )
+
+    def add(self, octets: int, segment_octets: int, address: Address) -> None:
+        """Take what was read to `room`."""
+        if self._start == self._stop:
+            self._segment_octets, self._address = segment_octets, address
+        self._stop += octets
+        self.room = self._view[self._stop :]
+
+    def hand_on(self, receiver: DatagramReceiver) -> None:
+        """Give it away; what lies in `room` begins the next run."""
+        start, self._start = self._start, self._stop
+        if start < self._stop:
+            datagrams = self._view[start : self._stop]
+            receiver.on_datagrams(datagrams, self._segment_octets, self._address)
+
+    def start_over(self) -> None:
+        """Use the memory again."""
+        self._start = self._stop = 0
+        self.room = self._view
 
 
 class _OneByOne(asyncio.DatagramProtocol):
@@ -340,9 +404,8 @@ def _alike(datagrams: Sequence[Datagram]) -> Iterable[tuple[int, int]]:
     while start < len(datagrams):
         data, address = datagrams[start]
         size = len(data)
-        most = min(MAX_SEGMENTS, max(1, MAX_SEGMENTED_OCTETS // max(1, size)))
         stop = start + 1
-        while stop < len(datagrams) and stop - start < most:
+        while stop < len(datagrams):
             other, to = datagrams[stop]
             if to != address or len(other) > size:
                 break

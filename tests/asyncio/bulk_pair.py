@@ -20,7 +20,7 @@ from aioquic.quic.packet import pull_quic_header
 from aioquic.tls import CipherSuite, Epoch
 
 from moqt.asyncio.bulk.connection import BulkConnection
-from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.config import RUN_OCTETS, TransportConfig
 from moqt.asyncio.connection import HeldConnection, quic_configuration
 from moqt.tls import generate_certificate, load_identity
 
@@ -390,7 +390,7 @@ class Network:
             if joined and (
                 len(joined[-1]) != len(joined[0])
                 or len(data) > len(joined[0])
-                or sum(map(len, joined)) + len(data) > 65535
+                or sum(map(len, joined)) + len(data) > RUN_OCTETS
                 or self.dice.random() < self.weather.cut
             ):
                 yield b"".join(joined), len(joined[0])

@@ -275,6 +275,57 @@ def test_offsets_where_they_take_more_octets(limit: int) -> None:
         at += len(data)
 
 
+@pytest.mark.parametrize("has_length", [False, True])
+@pytest.mark.parametrize("count", [5, 40, 150])
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_of_several_streams_with_gaps(seed: int, count: int, has_length: bool) -> None:
+    """Packets of one size: most go on where the last one ended; some are of another stream, lost,
+    repeated, of another kind, or the last of their stream."""
+    dice = random.Random(seed)
+    twins = Twins()
+    octets = dice.choice([60, 300, 1100])
+    at = dict.fromkeys((6, 10, 14, 18), 1 << 14)
+    ended: set[int] = set()
+    stream_id, number = 6, 0
+    for _ in range(3):
+        sent: list[Packet] = []
+        for _ in range(count):
+            number += 1
+            event = dice.random()
+            if event < 0.04 and len(ended) < 4:
+                stream_id = dice.choice([one for one in at if one not in ended])
+            elif event < 0.06:
+                number += dice.randrange(1, 4)
+            elif event < 0.07 and sent:
+                sent.append(dice.choice(sent))
+            elif event < 0.08:
+                sent.append(Packet(number, b"\x01" + bytes(octets + 7 + 2 * has_length)))
+                continue
+            elif event < 0.09:
+                at[stream_id] += dice.randrange(octets)
+            if stream_id in ended:
+                continue
+            fin = dice.random() < 0.01
+            data = dice.randbytes(octets)
+            frame = stream_frame(stream_id, at[stream_id], data, fin=fin, has_length=has_length)
+            if fin:
+                ended.add(stream_id)
+            at[stream_id] += octets
+            sent.append(Packet(number, frame))
+        twins.feed(sent)
+        assert not twins.is_over
+
+
+@pytest.mark.parametrize("extra", [1, 9])
+def test_a_length_that_ends_before_its_packet_does(extra: int) -> None:
+    """The head is as expected, but more follows than the octets that it is of."""
+    twins = Twins()
+    frames = [stream_frame(6, at, bytes(100), has_length=True) for at in range(64, 1000, 100)]
+    twins.feed(packets(*frames[:4], frames[4] + bytes(extra), *frames[5:]))
+    assert not twins.is_over
+    assert twins.bulk.reader.received_octets == 1000
+
+
 @pytest.mark.parametrize("octets", [2, 3, 5])
 def test_a_head_that_ends_with_its_packet_is_not_read_on_from_older_ones(octets: int) -> None:
     twins = Twins()

@@ -7,11 +7,13 @@ import errno
 import os
 import random
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from moqt.asyncio.config import RUN_OCTETS
 from moqt.asyncio.endpoint import (
     MAX_SEGMENTS,
     Address,
@@ -109,6 +111,68 @@ def bound(kind: type[socket.socket] = socket.socket) -> socket.socket:
     sock.setblocking(False)
     sock.bind(("127.0.0.1", 0))
     return sock
+
+
+class Script(socket.socket):
+    """Brings what `reads` says: datagrams of one size as the system joins them, and from whom."""
+
+    reads: list[tuple[bytes, int, Address]]
+
+    def recvmsg_into(self, buffers: Any, *_: int) -> tuple[int, list[Any], int, Address]:
+        if not self.reads:
+            raise BlockingIOError
+        data, size, address = self.reads.pop(0)
+        (room,) = buffers
+        assert len(room) >= 65535
+        room[: len(data)] = data
+        joined = [(17, 104, struct.pack("=i", size))] if size < len(data) else []
+        return len(data), joined, 0, address
+
+
+async def test_datagrams_that_belong_together_are_handed_on_together() -> None:
+    class Runs(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.runs: list[tuple[int, int, Address]] = []
+
+        def on_datagrams(
+            self, datagrams: memoryview, segment_octets: int, address: Address
+        ) -> None:
+            assert len(datagrams) <= RUN_OCTETS
+            self.runs.append((len(datagrams), segment_octets, address))
+            super().on_datagrams(datagrams, segment_octets, address)
+
+    here, there = ("127.0.0.1", 1), ("127.0.0.1", 2)
+    runs: list[tuple[list[int], int, Address]] = [  # octets of each read, of a datagram, from whom
+        ([60_000] * 4, 1_500, here),  # there is no room for another
+        ([60_000] * 4, 60_000, here),
+        ([9_000, 9_000, 1_500, 3_000, 1_600], 1_500, here),  # a shorter one ends a run
+        ([1_500], 1_500, here),
+        ([1_500, 400], 1_500, there),
+        ([400], 400, there),
+        ([800], 400, here),
+        ([60_000, 59_999], 60_000, here),
+    ]
+    sock = bound(Script)
+    assert isinstance(sock, Script)
+    reads = [(octets, size, address) for run, size, address in runs for octets in run]
+    contents = [os.urandom(octets) for octets, _, _ in reads]
+    sock.reads = [
+        (data, min(size, len(data)), address)
+        for data, (_, size, address) in zip(contents, reads, strict=True)
+    ]
+    recorder = Runs()
+    endpoint = UdpEndpoint(sock, remote=None)
+    endpoint._receiver, endpoint._can_join = recorder, True
+    endpoint._read_ready()
+    assert recorder.runs == [(sum(run), size, address) for run, size, address in runs]
+    assert recorder.received == [
+        data[at : at + size]
+        for data, (_, size, _) in zip(contents, reads, strict=True)
+        for at in range(0, len(data), size)
+    ]
+    assert len(recorder.batches) == 1
+    endpoint.close()
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])

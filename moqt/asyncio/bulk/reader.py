@@ -1,4 +1,4 @@
-"""Reads 1-RTT packets by the batch.
+"""Reads 1-RTT packets by the run.
 
 A packet is opened here if it opens with the keys and the connection ID in use; a frame is read here
 if it is a STREAM frame that fills its packet. Anything else goes to aioquic's own code, before any
@@ -16,41 +16,54 @@ from aioquic.quic.connection import (
 )
 from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
-from cryptography.exceptions import InvalidTag
 
-from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, gather, header_masks
-from moqt.asyncio.bulk.rows import FEWEST_ROWS, open_rows, payload_of_rows
+from moqt.asyncio.bulk.opening import Opener, Sealed
+from moqt.asyncio.bulk.protection import SAMPLE_OCTETS
+from moqt.asyncio.bulk.rows import FEWEST_ROWS, payload_of_rows
+from moqt.asyncio.config import RUN_OCTETS
 
 if TYPE_CHECKING:
     from aioquic.quic.recovery import QuicPacketNumberWindow, QuicPacketSpace
 
     from moqt.asyncio.bulk.connection import BulkConnection
 
+MAX_TRIES = 8
+"""A run is tried so often as rows, after a packet that was none: each try looks at all the rest."""
+
 _IDLE_RESOLUTION_S = 0.001
 """How exactly the idle timer is kept while much comes."""
 
 _SPIN_BIT = 0x20
-_FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
 _OFF, _LEN, _FIN = 4, 2, 1  # of a STREAM frame's type
 _VARINT = (0, 0x3F, 0x3FFF, 0, 0x3FFFFFFF, 0, 0, 0, 0x3FFFFFFFFFFFFFFF)
 
 
 class BulkReader:
-    """Opens the packets of one connection, whose handshake is confirmed."""
+    """Opens the packets of one connection, whose handshake is confirmed.
+
+    A method that returns bool says whether to go on: False means that the connection is over.
+    """
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._plain = bytearray(65536)
+        self._plain = bytearray(RUN_OCTETS)
         self._view = memoryview(self._plain)
-        self._scratch = memoryview(bytearray(65536))
+        self._scratch = memoryview(bytearray(RUN_OCTETS))
         self._noted_at = -1.0
         self._connection_id = connection.host_cid
-        # octets of one stream, in order, that were not handed on yet
+        # packets opened that were not noted yet: their numbers; what the newest one has
+        self._first_number = self._next_number = self._expected = 0
+        self._spin = 0
+        self._is_opened = self._elicits = False
+        # octets of one stream that were not handed on yet: from where to where in `_plain`
+        self._start = self._stop = 0
         self._kind = self._offset = 0
         self._stream_id = self._next_offset = -1
-        self._pieces: list[memoryview | bytes] = []
-        self._next_head = b""  # of a frame that would go on there, as its sender writes them
-        self._start_of_head, self._offset_octets = b"", 0
+        # the head of a frame that would go on there, as its sender writes them; what is the same in
+        # front of its offset and behind it; the octets of the last one, which its length is of
+        self._next_head = b""
+        self._head = b"", b""
+        self._frame_octets = 0
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
         """Take datagrams that came from the connection's own path, one after another.
@@ -59,122 +72,43 @@ class BulkReader:
         that do are noted at once; both before aioquic's code is to see them.
         """
         connection = self._connection
-        crypto = connection._cryptos[Epoch.ONE_RTT].recv
         space = connection._spaces[Epoch.ONE_RTT]
-        aead, protection = crypto.aead, crypto.hp
-        connection_id = self._connection_id = self._id_in_use(datagrams)
-        assert aead is not None
-        assert protection is not None
-        open_into, iv = aead._aead.decrypt_into, aead._iv
-        number_at = 1 + len(connection_id)
-        sample_at = number_at + 4
-        sample_stop = sample_at + SAMPLE_OCTETS
+        self._connection_id = self._id_in_use(datagrams)
+        opener = Opener(connection._cryptos[Epoch.ONE_RTT].recv, self._connection_id)
         total = len(datagrams)
         starts = range(0, total, segment_octets)
-        if segment_octets < sample_stop:  # none is a packet: a sample would end beyond it
+        if segment_octets < opener.least_octets:
             for at in starts:
                 self._leave_to_aioquic(datagrams[at : at + segment_octets], now)
             return
-        if total - starts[-1] < sample_stop:  # no packet, or the rest of a batch is none
+        if total - starts[-1] < opener.least_octets:  # the rest of a run is no packet
             self._leave_to_aioquic(datagrams[starts[-1] :], now)
             starts = starts[:-1]
             if not starts or connection.is_over:
                 return
-        view = self._view
-        received = space.received_packets
-        expected = first_number = next_number = _expected_number(space)
-        first = -1
-        header_start = b""
-        elicits = is_opened = False
-        spin = 0  # what the packet with the largest number has
-        written = mask_at = 0
-        rows = total // segment_octets
-        if rows >= FEWEST_ROWS:
-            grid = np.frombuffer(datagrams, np.uint8, rows * segment_octets).reshape(rows, -1)
-            samples = grid[:, sample_at:sample_stop].tobytes()
-            opened, size, first_octet = open_rows(
-                grid,
-                datagrams,
-                header_masks(protection, samples),
-                connection_id=connection_id,
-                expected=expected,
-                open_into=open_into,
-                iv=iv,
-                plain=view,
-            )
-            if opened:
-                is_opened, spin = True, first_octet
-                next_number = expected = expected + opened
-                is_eliciting = self._read_rows(opened, size, now)
-                if is_eliciting is None:
-                    return
-                elicits = is_eliciting
-                written = opened * size
-                starts = starts[opened:]
-        masks = header_masks(
-            protection,
-            b"".join([datagrams[at + sample_at : at + sample_stop] for at in starts]),
-        )
-        for at in starts:
-            end = at + segment_octets
-            if end > total:
-                end = total
-            if first != datagrams[at] ^ (masks[mask_at] & 0x1F):
-                first = datagrams[at] ^ (masks[mask_at] & 0x1F)
-                header_start = bytes((first,)) + connection_id
-                number_octets = (first & 3) + 1
-                body_at = number_at + number_octets
-                window = 1 << (8 * number_octets)
-            size = end - at - body_at - TAG_OCTETS
-            is_ours = first & _FIXED_BITS == _FIXED and size > 0
-            if is_ours:
-                truncated = int.from_bytes(
-                    datagrams[at + number_at : at + body_at], "big"
-                ) ^ int.from_bytes(masks[mask_at + 1 : mask_at + 1 + number_octets], "big")
-                # the number nearest to the one expected (RFC 9000 A.3)
-                number = expected + ((truncated - expected) & (window - 1))
-                if number > expected + (window >> 1) and number >= window:
-                    number -= window
-                if number < expected:
-                    self._note_numbers(space, first_number, next_number, now)
-                    first_number = next_number
-                    if number in received:
-                        mask_at += SAMPLE_OCTETS
-                        continue
-                try:
-                    open_into(
-                        (iv ^ number).to_bytes(12, "big"),
-                        datagrams[at + body_at : end],
-                        header_start + truncated.to_bytes(number_octets, "big"),
-                        view[written : written + size],
-                    )
-                except InvalidTag:
-                    is_ours = False
-            mask_at += SAMPLE_OCTETS
-            if not is_ours:
-                self._note_numbers(space, first_number, next_number, now)
-                if not self._hand_on():
-                    return
-                self._leave_to_aioquic(datagrams[at:end], now)
-                if connection.is_over or connection._close_pending:
-                    return
-                expected = first_number = next_number = _expected_number(space)
-                continue
-            is_opened = True
-            if number != next_number:
-                self._note_numbers(space, first_number, next_number, now)
-                first_number = number
-            next_number = number + 1
-            if number >= expected:
-                expected, spin = next_number, first
-            is_eliciting = self._take(written, written + size, now)
-            if is_eliciting is None:
+        self._expect_number(_expected_number(space))
+        self._start = self._stop = 0
+        self._is_opened = self._elicits = False
+        whole = total - total % segment_octets
+        at, tries = 0, 0
+        while whole - at >= FEWEST_ROWS * segment_octets and tries < MAX_TRIES:
+            tries += 1
+            opened = self._read_rows(opener, datagrams[at:whole], segment_octets, now)
+            if opened < 0:
                 return
-            elicits = elicits or is_eliciting
-            written += size
-        self._note_numbers(space, first_number, next_number, now)
-        if self._hand_on() and is_opened and not connection.is_over:
-            self._note_batch(space, total, spin & _SPIN_BIT, elicits, now)
+            at += opened * segment_octets
+            if at < whole:  # that one is unlike those before it
+                stop = at + segment_octets
+                if not self._read_each(opener, datagrams[at:stop], segment_octets, now):
+                    return
+                at = stop
+        if at < starts.stop and not self._read_each(
+            opener, datagrams[at : starts.stop], segment_octets, now
+        ):
+            return
+        self._note_numbers(now)
+        if self._hand_on() and self._is_opened and not connection.is_over:
+            self._note_batch(space, total, now)
 
     def _id_in_use(self, datagrams: memoryview) -> bytes:
         """Return the connection ID that the peer sends to.
@@ -190,68 +124,149 @@ class BulkReader:
             return found
         return known
 
-    def _read_rows(self, rows: int, size: int, now: float) -> bool | None:
-        """Take the payloads of packets that were opened as rows; what `_take` returns of all."""
-        frame = self._stream_frame(0, size)
-        if frame is not None and rows > 1:
-            kind, stream_id, offset, offset_at, start = frame
-            data = None
-            if kind & (_OFF | _FIN) == _OFF:
-                data = payload_of_rows(
-                    np.frombuffer(self._plain, np.uint8, rows * size).reshape(rows, size),
-                    frame_octets=start,
-                    offset_at=offset_at,
-                    offset=offset,
-                    scratch=self._scratch,
-                )
-            if data is not None:
-                self._kind, self._stream_id, self._offset = kind, stream_id, offset
-                self._pieces.append(data)
-                return True if self._hand_on() else None
-        elicits = False
-        for start in range(0, rows * size, size):
-            is_eliciting = self._take(start, start + size, now)
-            if is_eliciting is None:
-                return None
-            elicits = elicits or is_eliciting
-        return elicits
+    def _read_rows(
+        self, opener: Opener, datagrams: memoryview, segment_octets: int, now: float
+    ) -> int:
+        """Take packets that are alike, from the first on; return how many were. Negative: the
+        connection is over."""
+        if not self._hand_on():
+            return -1
+        self._start = self._stop = 0
+        rows, size, first = opener.open_rows(datagrams, segment_octets, self._expected, self._view)
+        if not rows:
+            return 0
+        if self._next_number != self._expected:
+            self._note_numbers(now)
+            self._first_number = self._expected
+        self._is_opened, self._spin = True, first
+        self._next_number = self._expected = self._expected + rows
+        plain = np.frombuffer(self._plain, np.uint8, rows * size).reshape(rows, size)
+        row = 0
+        while row < rows:
+            start = row * size
+            frame = self._stream_frame(start, start + size)
+            if frame is None or frame[0] & (_OFF | _FIN) != _OFF:
+                if not (self._take(start, start + size, now) and self._hand_on()):
+                    return -1
+                row += 1
+                continue
+            kind, stream_id, offset, offset_at, data_at = frame
+            taken, data = payload_of_rows(
+                plain[row:],
+                frame_octets=data_at - start,
+                offset_at=offset_at - start,
+                offset=offset,
+                scratch=self._scratch,
+            )
+            self._elicits = True
+            if not self._place(kind, stream_id, offset, data):
+                return -1
+            row += taken
+        return rows
 
-    def _take(self, start: int, stop: int, now: float) -> bool | None:
-        """Take one payload; whether it wants an acknowledgement, None: it ended the connection."""
-        head = self._next_head
-        data_at = start + len(head)
-        if head and data_at <= stop and self._plain[start:data_at] == head:
-            start = data_at
-            self._pieces.append(self._view[start:stop])
-            next_offset = self._next_offset + stop - start
-            self._expect(self._start_of_head, next_offset, self._offset_octets)
+    def _read_each(
+        self, opener: Opener, datagrams: memoryview, segment_octets: int, now: float
+    ) -> bool:
+        """Take packets one by one."""
+        starts = range(0, len(datagrams), segment_octets)
+        masks = opener.masks(datagrams, starts)
+        mask_at = 0
+        for at in starts:
+            mask = masks[mask_at : mask_at + SAMPLE_OCTETS]
+            mask_at += SAMPLE_OCTETS
+            if not self._read_one(opener, datagrams[at : at + segment_octets], mask, now):
+                return False
+        return True
+
+    def _read_one(self, opener: Opener, datagram: memoryview, mask: bytes, now: float) -> bool:
+        """Take a packet, or have aioquic take it."""
+        connection = self._connection
+        sealed = opener.look(datagram, mask, self._expected)
+        if sealed is not None and sealed.number < self._expected:
+            self._note_numbers(now)
+            if sealed.number in connection._spaces[Epoch.ONE_RTT].received_packets:
+                return True
+        data_at = None if sealed is None else self._open(opener, sealed, datagram)
+        if sealed is None or data_at is None:
+            self._note_numbers(now)
+            if not self._hand_on():
+                return False
+            self._leave_to_aioquic(datagram, now)
+            self._expect_number(_expected_number(connection._spaces[Epoch.ONE_RTT]))
+            return not (connection.is_over or connection._close_pending)
+        number = sealed.number
+        self._is_opened = True
+        if number != self._next_number:
+            self._note_numbers(now)
+            self._first_number = number
+        self._next_number = number + 1
+        if number >= self._expected:
+            self._expected, self._spin = self._next_number, sealed.first_octet
+        if data_at < self._stop:
+            offset_octets = len(self._next_head) - sum(map(len, self._head))
+            self._stop += sealed.size - len(self._next_head)
+            self._expect_head(offset_octets)
+            self._elicits = True
             return True
+        return self._take(data_at, data_at + sealed.size, now)
+
+    def _open(self, opener: Opener, sealed: Sealed, datagram: memoryview) -> int | None:
+        """Open a packet; return where its payload is. None: it isn't for this key.
+
+        Its frame most likely goes on where the last one ended. So it is opened with the head that
+        such a frame has over the end of the last one's octets, which is put back: that way the
+        octets of both lie together, and nothing is moved. A payload that is said to be there, in
+        front of `_stop`, is such a one.
+        """
+        plain, view, head, stop = self._plain, self._view, self._next_head, self._stop
+        start = stop - len(head)
+        kept = plain[start:stop]
+        is_open = opener.open(sealed, datagram, view[start : start + sealed.size])
+        if head:
+            is_next = self._goes_on(sealed.size) and plain[start:stop] == head
+            if is_open and not is_next:
+                view[stop : stop + sealed.size] = bytes(view[start : start + sealed.size])
+            plain[start:stop] = kept
+            if not is_next:
+                start = stop
+        return start if is_open else None
+
+    def _take(self, start: int, stop: int, now: float) -> bool:
+        """Take the payload that is there, behind what waits to be handed on."""
         frame = self._stream_frame(start, stop)
         if frame is None:
             if not self._hand_on():
-                return None
+                return False
+            self._start = self._stop = stop
             return self._read_frames(bytes(self._view[start:stop]), now)
-        kind, stream_id, offset, offset_at, data_at = frame
-        if offset != self._next_offset or stream_id != self._stream_id or self._kind & _FIN:
-            if not self._hand_on():
-                return None
-            self._stream_id, self._offset = stream_id, offset
-        self._kind = kind
-        self._pieces.append(self._view[data_at:stop])
-        width = data_at - offset_at if kind & (_OFF | _LEN | _FIN) == _OFF else 0
-        self._expect(bytes(self._view[start:offset_at]), offset + stop - data_at, width)
+        if not self._hand_on():
+            return False
+        self._kind, self._stream_id, self._offset, offset_at, data_at = frame
+        self._start, self._stop = data_at, stop
+        self._elicits = True
+        if self._kind & (_OFF | _FIN) == _OFF:
+            length_at = offset_at + (1 << (self._plain[offset_at] >> 6))
+            view = self._view
+            self._head = bytes(view[start:offset_at]), bytes(view[length_at:data_at])
+            self._frame_octets = stop - data_at
+            self._expect_head(length_at - offset_at)
         return True
 
-    def _expect(self, start_of_head: bytes, offset: int, width: int) -> None:
-        """Note how a frame begins that goes on at `offset`, written in `width` octets as the last
-        one; 0: it's not worth it."""
-        self._next_offset = offset
-        if width and offset < 1 << 8 * width - 2:
+    def _expect_head(self, width: int) -> None:
+        """Note the head of a frame that goes on at `_stop`: as the last one but for the offset, of
+        so many octets."""
+        offset = self._offset + self._stop - self._start
+        if offset < 1 << 8 * width - 2:
+            start, end = self._head
             mark = width.bit_length() - 1 << 8 * width - 2
-            self._next_head = start_of_head + (offset | mark).to_bytes(width, "big")
-            self._start_of_head, self._offset_octets = start_of_head, width
+            self._next_head = start + (offset | mark).to_bytes(width, "big") + end
         else:
             self._next_head = b""
+
+    def _goes_on(self, size: int) -> bool:
+        """Whether a packet of so many octets, which begins with `_next_head`, does so."""
+        octets = size - len(self._next_head)
+        return octets == self._frame_octets if self._kind & _LEN else octets >= 0
 
     def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int, int] | None:
         """Read the head of a STREAM frame that fills a payload: its type, the stream ID, the
@@ -285,11 +300,8 @@ class BulkReader:
         connection = self._connection
         connection.receive_datagram(bytes(datagram), connection._network_paths[0].addr, now)
 
-    def _read_frames(self, payload: bytes, now: float) -> bool | None:
-        """Have aioquic read a packet's frames.
-
-        Returns whether they want an acknowledgement; None: they ended the connection.
-        """
+    def _read_frames(self, payload: bytes, now: float) -> bool:
+        """Have aioquic read a packet's frames."""
         connection = self._connection
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
@@ -303,19 +315,22 @@ class BulkReader:
             is_eliciting, _ = connection._payload_received(context, payload)
         except QuicConnectionError as error:
             self._fail(error)
-            return None
-        return None if connection.is_over or connection._close_pending else is_eliciting
+            return False
+        self._elicits = self._elicits or is_eliciting
+        return not (connection.is_over or connection._close_pending)
 
     def _hand_on(self) -> bool:
-        """Hand on what was read of a stream, if anything; False: that ended the connection."""
-        pieces = self._pieces
-        if not pieces:
+        """Hand on what was read of a stream, if anything."""
+        kind, self._kind, self._next_head = self._kind, 0, b""
+        if not kind:
             return True
-        self._pieces, self._next_offset, self._next_head = [], -1, b""
-        data = pieces[0] if len(pieces) == 1 else gather(self._scratch, pieces)
-        kind = self._kind
+        return self._place(
+            kind, self._stream_id, self._offset, self._view[self._start : self._stop]
+        )
+
+    def _place(self, kind: int, stream_id: int, offset: int, data: memoryview) -> bool:
         try:
-            self._connection.place(kind, self._stream_id, self._offset, data, bool(kind & _FIN))
+            self._connection.place(kind, stream_id, offset, data, bool(kind & _FIN))
         except QuicConnectionError as error:
             self._fail(error)
             return False
@@ -328,10 +343,16 @@ class BulkReader:
             reason_phrase=error.reason_phrase,
         )
 
-    def _note_numbers(self, space: QuicPacketSpace, first: int, stop: int, now: float) -> None:
+    def _expect_number(self, number: int) -> None:
+        self._first_number = self._next_number = self._expected = number
+
+    def _note_numbers(self, now: float) -> None:
         """Note that packets have come, as aioquic does for each."""
+        first, stop = self._first_number, self._next_number
         if first == stop:
             return
+        self._first_number = stop
+        space = self._connection._spaces[Epoch.ONE_RTT]
         if stop > space.expected_packet_number:
             space.expected_packet_number = stop
         if stop - 1 > space.largest_received_packet:
@@ -342,13 +363,11 @@ class BulkReader:
             space.ack_queue.shift()
         add_numbers(space.received_packets, first, stop)
 
-    def _note_batch(
-        self, space: QuicPacketSpace, octets: int, spin: int, elicits: bool, now: float
-    ) -> None:
-        """What aioquic does after each packet, for a batch of them."""
+    def _note_batch(self, space: QuicPacketSpace, octets: int, now: float) -> None:
+        """What aioquic does after each packet, for a run of them."""
         connection = self._connection
         connection._network_paths[0].bytes_received += octets
-        if elicits and space.ack_at is None:
+        if self._elicits and space.ack_at is None:
             space.ack_at = now + connection._ack_delay
         if now > self._noted_at + _IDLE_RESOLUTION_S:
             self._noted_at = now
@@ -356,7 +375,7 @@ class BulkReader:
         connection._ack_eliciting_sent_since_receipt = False
         if space.largest_received_packet > connection._spin_highest_pn:
             connection._spin_highest_pn = space.largest_received_packet
-            connection._spin_bit = bool(spin) != connection._is_client
+            connection._spin_bit = bool(self._spin & _SPIN_BIT) != connection._is_client
 
 
 def _expected_number(space: QuicPacketSpace) -> int:

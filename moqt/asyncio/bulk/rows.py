@@ -54,23 +54,24 @@ def open_rows(
 
     `grid`: uint8 [packets, octets], the octets of `datagrams`; `masks`: one for each, 16 octets
     apart. Payloads are written one after another to `plain`. Returns how many were opened from the
-    first on, mostly all or none, the octets of each payload, and the header's first octet.
+    first on, the octets of each payload, and the header's first octet.
     """
     rows, octets = grid.shape
     mask = np.frombuffer(masks, np.uint8, rows * SAMPLE_OCTETS).reshape(rows, SAMPLE_OCTETS)
-    firsts = (grid[:, 0] ^ (mask[:, 0] & 0x1F)).tobytes()
-    first = firsts[0]
-    if first & 0xDB != 0x40 | NUMBER_OCTETS - 1 or firsts != firsts[:1] * rows:
+    first = int(grid[0, 0] ^ (mask[0, 0] & 0x1F))
+    if first & 0xDB != 0x40 | NUMBER_OCTETS - 1:
         return 0, 0, first
     number_at = 1 + len(connection_id)
     body_at = number_at + NUMBER_OCTETS
+    headers_grid = grid[:, :body_at].copy()
+    headers_grid[:, 0] ^= mask[:, 0] & 0x1F
+    headers_grid[:, number_at:] ^= mask[:, 1 : 1 + NUMBER_OCTETS]
+    alike = np.empty((rows, body_at), np.uint8)
+    alike[:, :number_at] = np.frombuffer(bytes((first,)) + connection_id, np.uint8)
     numbers = np.arange(expected, expected + rows, dtype=np.uint64).astype(">u2")
-    if (grid[:, number_at:body_at] ^ mask[:, 1:3]).tobytes() != numbers.tobytes():
-        return 0, 0, first
-    headers_grid = np.empty((rows, body_at), np.uint8)
-    headers_grid[:, :number_at] = np.frombuffer(firsts[:1] + connection_id, np.uint8)
-    headers_grid[:, number_at:] = numbers.view(np.uint8).reshape(rows, NUMBER_OCTETS)
-    headers = headers_grid.tobytes()
+    alike[:, number_at:] = numbers.view(np.uint8).reshape(rows, NUMBER_OCTETS)
+    rows = rows_alike(headers_grid, alike)
+    headers = alike.tobytes()
     nonce = nonces(iv, expected, rows)
     size = octets - body_at - TAG_OCTETS
     at = written = header = 0
@@ -90,32 +91,39 @@ def open_rows(
     return rows, size, first
 
 
+def rows_alike(found: Octets, expected: Octets) -> int:
+    """Return how many rows, from the first on, are as expected."""
+    if found.tobytes() == expected.tobytes():
+        return len(found)
+    return int(np.argmax((found != expected).any(axis=1)))
+
+
 def payload_of_rows(
     plain: Octets, *, frame_octets: int, offset_at: int, offset: int, scratch: memoryview
-) -> memoryview | None:
+) -> tuple[int, memoryview]:
     """Return the octets of rows that are STREAM frames of one stream, each behind the other.
 
     `plain`: uint8 [packets, octets], the payloads; the frame of the first row has `frame_octets` of
-    header, its offset `offset` at `offset_at`. The octets are in `scratch`. None: the other rows
-    are not of that kind.
+    header, its offset `offset` at `offset_at`. Returns how many rows are of that kind, from the
+    first on, and their octets, in `scratch`.
     """
     rows, octets = plain.shape
     heads = plain[:, :frame_octets]
     width = 1 << (int(plain[0, offset_at]) >> 6)
     step = octets - frame_octets
     if not step or offset + rows * step > 1 << 8 * width - 2:
-        return None
+        rows = 1
     expected = np.empty((rows, frame_octets), np.uint8)
     expected[:] = heads[0]
     mark = width.bit_length() - 1 << 8 * width - 2
-    offsets = np.arange(offset | mark, (offset | mark) + rows * step, step, dtype=np.uint64)
+    first_offset = offset | mark
+    offsets = np.arange(rows, dtype=np.uint64) * np.uint64(step) + np.uint64(first_offset)
     octets_of_offsets = offsets.astype(">u8").view(np.uint8).reshape(rows, 8)
     expected[:, offset_at : offset_at + width] = octets_of_offsets[:, 8 - width :]
-    if heads.tobytes() != expected.tobytes():
-        return None
+    rows = rows_alike(heads[:rows], expected)
     octets_of_all = np.frombuffer(scratch, np.uint8, rows * step)
-    octets_of_all.reshape(rows, step)[:] = plain[:, frame_octets:]
-    return scratch[: rows * step]
+    octets_of_all.reshape(rows, step)[:] = plain[:rows, frame_octets:]
+    return rows, scratch[: rows * step]
 
 
 def seal_rows(

@@ -1,7 +1,7 @@
-"""Writes 1-RTT packets of STREAM frames by the batch.
+"""Writes 1-RTT packets of STREAM frames by the run.
 
-A batch is one run of one stream, cut into packets of the path's size in one buffer, and given to
-the socket in one call. Each packet holds one frame without a length, which fills it. Control frames
+A run is of one stream, cut into packets of the path's size in one buffer, and given to the socket
+at once. Each packet holds one frame without a length, which fills it. Control frames
 and all other streams are aioquic's to write; it does so first.
 """
 
@@ -14,19 +14,14 @@ from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
 from moqt.asyncio.bulk.sent import SentPacket
+from moqt.asyncio.config import RUN_OCTETS
 
 if TYPE_CHECKING:
     from moqt.asyncio.bulk.connection import BulkConnection
     from moqt.asyncio.bulk.sender import ReferencingSender, Run
     from moqt.asyncio.connection import Emit
 
-BATCH_OCTETS = 65000
-"""No more in one call of the socket: what a UDP datagram may hold, and a little less."""
-
-BATCH_DATAGRAMS = 64
-"""The most that Linux cuts one buffer into."""
-
-BATCHES_AT_ONCE = 16
+RUNS_AT_ONCE = 4
 """Then what has arrived meanwhile is looked at."""
 
 PACKETS_BY_KEY = 1 << 22
@@ -38,8 +33,8 @@ class BulkWriter:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._view = memoryview(bytearray(65536))
-        self._scratch = memoryview(bytearray(65536))
+        self._view = memoryview(bytearray(RUN_OCTETS))
+        self._scratch = memoryview(bytearray(RUN_OCTETS))
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
         self._key_number = 0
@@ -86,16 +81,16 @@ class BulkWriter:
             return False
         sealer: Sealer | None = None
         datagram_octets = connection.datagram_size
-        batch_datagrams = max(1, min(BATCH_DATAGRAMS, BATCH_OCTETS // datagram_octets))
+        most = RUN_OCTETS // datagram_octets
         controller = connection._loss._cc
         pacer = connection.burst_pacer
-        paced_octets = spent = batches = 0
+        paced_octets = spent = runs = 0
         has_more = False
         while queue:
             room = (controller.congestion_window - controller.bytes_in_flight) // datagram_octets
             if room <= 0:
                 break
-            if batches == BATCHES_AT_ONCE:
+            if runs == RUNS_AT_ONCE:
                 has_more = True
                 break
             if paced_octets <= 0:
@@ -117,13 +112,13 @@ class BulkWriter:
                 self._renew_key()
                 sealer = self._sealer()
             step = sealer.payload_octets(sender.id_octets, sender.stop_offset, datagram_octets)
-            datagrams = min(room, batch_datagrams, 1 + paced_octets // datagram_octets)
+            datagrams = min(room, most, 1 + paced_octets // datagram_octets)
             run = sender.next_run(max_offset, datagrams * step)
             assert run is not None  # it can send
             octets, is_writable = self._send(sealer, sender, run, step, datagram_octets, now, emit)
             paced_octets -= octets
             spent += octets
-            batches += 1
+            runs += 1
             if not is_writable:
                 break
         pacer.spend(spent, now)

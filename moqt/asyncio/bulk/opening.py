@@ -1,0 +1,107 @@
+"""Opens 1-RTT packets (RFC 9001 5): the mirror of `moqt.asyncio.bulk.sealing`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+
+from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
+from moqt.asyncio.bulk.rows import open_rows
+
+if TYPE_CHECKING:
+    from aioquic.quic.crypto import CryptoContext
+
+_FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A packet that seems to be one for this key: its header, without protection."""
+
+    number: int
+    first_octet: int
+    header: bytes
+    size: int
+    """Octets of its payload."""
+
+
+class Opener:
+    """Opens what comes under one key to one connection ID."""
+
+    def __init__(self, crypto: CryptoContext, connection_id: bytes) -> None:
+        aead, protection = crypto.aead, crypto.hp
+        assert aead is not None
+        assert protection is not None
+        self._open_into, self._iv = aead._aead.decrypt_into, aead._iv
+        self._protection = protection
+        self._connection_id = connection_id
+        self._number_at = 1 + len(connection_id)
+        self._sample_at = self._number_at + 4
+        self.least_octets = self._sample_at + SAMPLE_OCTETS
+        """Less is no packet: a sample would end beyond it."""
+
+    def masks(self, datagrams: memoryview, starts: range) -> bytes:
+        """Return the masks of the packets that begin there, 16 octets apart."""
+        first, stop = self._sample_at, self._sample_at + SAMPLE_OCTETS
+        samples = b"".join([datagrams[at + first : at + stop] for at in starts])
+        return header_masks(self._protection, samples)
+
+    def look(self, datagram: memoryview, mask: bytes, expected: int) -> Sealed | None:
+        """Read a header; None: it's not of a packet that `open` could open.
+
+        `expected` is the number that would be next.
+        """
+        first = datagram[0] ^ (mask[0] & 0x1F)
+        octets = (first & 3) + 1
+        at = self._number_at
+        body_at = at + octets
+        size = len(datagram) - body_at - TAG_OCTETS
+        if first & _FIXED_BITS != _FIXED or size <= 0:
+            return None
+        truncated = int.from_bytes(datagram[at:body_at], "big") ^ int.from_bytes(
+            mask[1 : 1 + octets], "big"
+        )
+        window = 1 << 8 * octets  # the number nearest to the one expected (RFC 9000 A.3)
+        number = expected + ((truncated - expected) & (window - 1))
+        if number > expected + (window >> 1) and number >= window:
+            number -= window
+        header = bytes((first,)) + self._connection_id + truncated.to_bytes(octets, "big")
+        return Sealed(number, first, header, size)
+
+    def open(self, sealed: Sealed, datagram: memoryview, plain: memoryview) -> bool:
+        """Write a packet's payload to `plain`, which is as large; False: it isn't for this key, and
+        what is there now means nothing."""
+        try:
+            self._open_into(
+                (self._iv ^ sealed.number).to_bytes(12, "big"),
+                datagram[len(sealed.header) :],
+                sealed.header,
+                plain,
+            )
+        except InvalidTag:
+            return False
+        return True
+
+    def open_rows(
+        self,
+        datagrams: memoryview,
+        segment_octets: int,
+        expected: int,
+        plain: memoryview,
+    ) -> tuple[int, int, int]:
+        """Open what is alike of packets of so many octets: `moqt.asyncio.bulk.rows.open_rows`."""
+        grid = np.frombuffer(datagrams, np.uint8).reshape(-1, segment_octets)
+        samples = grid[:, self._sample_at : self._sample_at + SAMPLE_OCTETS].tobytes()
+        return open_rows(
+            grid,
+            datagrams,
+            header_masks(self._protection, samples),
+            connection_id=self._connection_id,
+            expected=expected,
+            open_into=self._open_into,
+            iv=self._iv,
+            plain=plain,
+        )
