@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from kvcs import cose
 from kvcs.errors import ProductionError
 from kvcs.geometry import (
     DATA_SUBGROUP_ID,
@@ -240,7 +239,9 @@ class Publication:
         version, manifest = self._production.take_manifest()
         octets = manifest.dump(self._production.digests_json)
         if self._producer.signing_key is not None:
-            octets = cose.sign(octets, self._producer.signing_key)
+            from kvcs.cose import sign  # brings cbor2: only this needs it
+
+            octets = sign(octets, self._producer.signing_key)
         writer = self._manifest_track.open_group(
             version, publisher_priority=MANIFEST_PRIORITY, ends_group=True
         )

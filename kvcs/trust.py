@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvcs.cose import SignedManifest
 from kvcs.errors import SignatureInvalid
 from kvcs.manifest import Manifest
 
@@ -41,6 +40,8 @@ class Trust:
         """
         key_id: bytes | None = None
         if is_signed:
+            from kvcs.cose import SignedManifest  # brings cbor2: only this needs it
+
             signed = SignedManifest.parse(octets)
             key_id = signed.key_id
             text: bytes | memoryview = (

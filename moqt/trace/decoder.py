@@ -6,6 +6,7 @@ format itself ends it with `Malformed`.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoded", "Malformed", "StreamDecoder", "StreamValue"]
 
-_SCRATCH = memoryview(bytearray(1 << 20))
-"""Where payloads go: nobody reads them."""
+_SCRATCH = memoryview(mmap.mmap(-1, 1 << 20))
+"""Where payloads go: nobody reads them. The kernel gives it memory when there is a trace."""
 
 MAX_OBJECT_OCTETS = 1 << 32
 """The longest payload that is followed. A header may claim any length, and a place of so many
