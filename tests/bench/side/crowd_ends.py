@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from kvcs import Consumer, Descriptor, Producer, Scope
+import kvcs
+from kvcs import Descriptor, Scope
 from kvcs.config import ProducerConfig
 from kvcs.names import scope_prefix
 from tests.bench.side.inside import Meter, heard, say
@@ -35,7 +36,7 @@ async def crowd(given: dict[str, Any]) -> None:
     others, sought = given["others"], given["sought"]
     k, v = np.ones((2, BLOCK_TOKENS, 1, 64), ml_dtypes.bfloat16)
     meter = Meter()
-    async with Producer.serve(
+    async with kvcs.Producer.serve(
         "127.0.0.1",
         0,
         scope=Scope(bytes.fromhex(given["scope_key"])),
@@ -65,7 +66,7 @@ async def seek(given: dict[str, Any]) -> None:
     """Retrieve the caches that are sought, one after the other; then list all there are."""
     scope = Scope(bytes.fromhex(given["scope_key"]))
     meter = Meter()
-    async with Consumer.connect(
+    async with kvcs.Consumer.connect(
         f"moqt://localhost:{given['port']}/", scope=scope, ca=given["certificate"].encode()
     ) as consumer:
         await _take(consumer, 0)  # to warm up
@@ -85,7 +86,7 @@ async def seek(given: dict[str, Any]) -> None:
         say("listed", **meter.stop())
 
 
-async def _take(consumer: Consumer, number: int) -> None:
+async def _take(consumer: kvcs.Consumer, number: int) -> None:
     retrieval = await consumer.retrieve(DESCRIPTOR, prompt(number))
     taken = [layer async for layer in retrieval]
     if len(taken) != 1:

@@ -8,26 +8,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from importlib import import_module
 
 from tests.bench.side.inside import pin, plan
+
+HOMES = {
+    "produce": "kvcs_ends",
+    "consume": "kvcs_ends",
+    "crowd": "crowd_ends",
+    "seek": "crowd_ends",
+}
 
 
 def main() -> None:
     """Make this process what the plan says, and only then import `kvcs`."""
-    given = plan()
+    given, role = plan(), sys.argv[1]
     pin(given["core"])
     if not given["digests"]:
         from tests.bench.side import without_digest
 
         without_digest.install()
-    from tests.bench.side import crowd_ends, kvcs_ends
-
-    end = {
-        "produce": kvcs_ends.produce,
-        "consume": kvcs_ends.consume,
-        "crowd": crowd_ends.crowd,
-        "seek": crowd_ends.seek,
-    }[sys.argv[1]]
+    end = getattr(import_module(f"tests.bench.side.{HOMES[role]}"), role)
     gc.collect()
     if given["uvloop"]:
         import uvloop
