@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from kvcs.config import ProducerConfig
 from kvcs.errors import ProductionError
-from kvcs.jobs import SharedRun, run_here
+from kvcs.jobs import SharedRun, patient_threads, run_here
 from kvcs.kvsp.identity import Prefix
 from kvcs.loan import Loan
 from kvcs.names import PublicationName, new_publication_id
@@ -66,7 +65,7 @@ class Producer:
         self._expiry: asyncio.TimerHandle | None = None
         self._server: Server | None = None
         self._relay: RelayLink | None = None
-        self._threads = ThreadPoolExecutor(config.worker_threads, "kvcs-producer")
+        self._threads = patient_threads(config.worker_threads, "kvcs-producer")
         self._run = SharedRun(self._threads, config.worker_threads - 1)
         self._is_closed = False
 

@@ -141,6 +141,7 @@ class Driver:
         self.connection = connection
         connection.on_arrival = self._take_arrival
         connection.announce_receivable(endpoint.receivable_octets)
+        connection.begin_within(endpoint.waiting_octets)
         trace = connection.trace
         self._tap = None if trace is None else MoqtTap(trace)
         self.transport = (

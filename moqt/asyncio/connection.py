@@ -6,7 +6,7 @@ tests/asyncio/test_aioquic_contract.py:
 `_remote_max_data_used`, `_remote_max_streams_*`, `_remote_max_datagram_frame_size`, `_streams`,
 `QuicStream` (`max_stream_data_local`, `_local_sent`, `_remote`; its sender's `highest_offset`,
 `_buffer_stop`, `_buffer_fin`, `_reset_error_code`; its receiver's `highest_offset`, `_final_size`),
-`_loss` (`_pacer`, `_rtt_smoothed`, `_cc._max_datagram_size`, `congestion_window`,
+`_loss` (`_pacer`, `_rtt_smoothed`, `_rtt_min`, `_cc._max_datagram_size`, `congestion_window`,
 `bytes_in_flight`), `_max_datagram_size`, `_handshake_confirmed`, `_network_paths`,
 `_spaces[...].ack_at`, `_state`, `_close_event`, `_datagrams_pending`,
 `_cryptos[...].recv`, `_events`, `_get_or_create_stream_for_send`, and the methods overridden.

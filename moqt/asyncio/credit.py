@@ -7,6 +7,9 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
   window plus what was credited on all streams. The windows begin with `stream_window_octets` and
   `connection_window_octets`, and grow as bandwidth x delay demands (`moqt.asyncio.windows`). What
   one stream has shown holds for all: one that comes later is granted as much with its first credit.
+- A window that may grow begins with what the socket's buffer holds (`begin_within`), and grows by
+  the shortest round trip there was: what waits in that buffer makes round trips longer, and is no
+  reason to let more come. So a peer that is faster than this process loses nothing in it.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -20,6 +23,7 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
 from __future__ import annotations
 
 import time
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from aioquic.quic.connection import (
@@ -39,6 +43,10 @@ if TYPE_CHECKING:
     from aioquic.quic.stream import QuicStream
 
     from moqt.asyncio.config import TransportConfig
+
+
+LEAST_FIRST_WINDOW_OCTETS = 1 << 20
+"""A system that grants small buffers doesn't make the first round trips of a far peer slow."""
 
 
 class _Account:
@@ -91,6 +99,16 @@ class CreditedConnection(QuicConnection):
             (self._local_max_streams_uni, transport_config.max_unidirectional_streams),
         ):
             limit.value = limit.sent = streams
+
+    def begin_within(self, octets: int) -> None:
+        """Let the peer send no more at first, over all streams, than so many octets that wait in
+        the socket's buffer; before the handshake. No less than `LEAST_FIRST_WINDOW_OCTETS`, and a
+        window that may not grow stays as it is."""
+        window = self._connection_window
+        if window.octets < self.transport_config.largest_connection_window_octets:
+            window.octets = min(window.octets, max(octets, LEAST_FIRST_WINDOW_OCTETS))
+            limit = self._local_max_data
+            limit.value = limit.sent = window.octets
 
     @property
     def received_octets(self) -> int:
@@ -190,7 +208,8 @@ class CreditedConnection(QuicConnection):
         self.credited_octets += octets
         for growing in (self._connection_window, self._stream_window):
             if growing.is_due(octets):
-                growing.look(time.monotonic(), self._loss._rtt_smoothed)
+                least = self._loss._rtt_min
+                growing.look(time.monotonic(), least if isfinite(least) else 0.0)
         limit = self._local_max_data
         window = self._connection_window.octets
         target = window + self.credited_octets

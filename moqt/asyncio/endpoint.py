@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 from collections import deque
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moqt.asyncio.config import RUN_OCTETS
@@ -98,8 +99,16 @@ class UdpEndpoint:
     @property
     def receivable_octets(self) -> int:
         """The largest datagram that its receive buffer, as granted, holds some of."""
-        granted = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        return granted // DATAGRAMS_IN_BUFFER
+        return self._granted_octets // DATAGRAMS_IN_BUFFER
+
+    @property
+    def waiting_octets(self) -> int:
+        """What of datagrams its receive buffer holds at least: a small one takes as much again."""
+        return self._granted_octets // 2
+
+    @property
+    def _granted_octets(self) -> int:
+        return self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
     @property
     def is_blocked(self) -> bool:
@@ -316,7 +325,7 @@ class _Run:
     """What was read of datagrams that belong together, and where the next read goes: behind it."""
 
     def __init__(self) -> None:
-        self._view = memoryview(bytearray(RUN_OCTETS))
+        self._view = memoryview(mmap(-1, RUN_OCTETS))  # it takes no memory before it's used
         self._start = self._stop = self._segment_octets = 0
         self._address: Address = None
         self.room = self._view

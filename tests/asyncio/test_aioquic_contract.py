@@ -98,6 +98,7 @@ def test_what_loss_recovery_is_built_on() -> None:
         "_rtt_initial",
         "_rtt_initialized",
         "_rtt_latest",
+        "_rtt_min",
         "_rtt_smoothed",
         "_send_probe",
         "peer_completed_address_validation",

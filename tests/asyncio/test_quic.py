@@ -111,7 +111,7 @@ async def test_windows_grow_while_they_limit_the_peer_and_never_above_their_caps
         stream_id = open_uni(near)
         near.send(stream_id, bytes(4 * MEBI), fin=True)
         while stream_id not in far.finished:
-            held._loss._rtt_smoothed = 5.0  # whatever is consumed is consumed within a round trip
+            held._loss._rtt_min = 5.0  # whatever is consumed is consumed within a round trip
             await far.changed.wait()
             assert held._local_max_data.value - held.credited_octets <= 300_000
         assert held._local_max_data.value - held.credited_octets > 200_000

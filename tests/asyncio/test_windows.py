@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moqt.asyncio.config import TransportConfig
+from moqt.asyncio.connection import HeldConnection, quic_configuration
+from moqt.asyncio.credit import LEAST_FIRST_WINDOW_OCTETS
 from moqt.asyncio.windows import ReceiveWindow
+from tests.asyncio.quic_pair import QUICK, quic_pair
+
+if TYPE_CHECKING:
+    from moqt.tls import CertificatePair
 
 MEBI = 1 << 20
 
@@ -76,6 +82,37 @@ def test_a_window_never_shrinks_and_never_exceeds_its_cap(
         if window.is_due(octets):
             window.look(now, rtt)
         assert before <= window.octets <= min(cap, 2 * before)
+
+
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        ({}, LEAST_FIRST_WINDOW_OCTETS),
+        ({"connection_window_octets": 500_000}, 500_000),
+        ({"max_connection_window_octets": None}, 16 * MEBI),
+    ],
+)
+async def test_the_first_window_is_what_a_socket_holds(
+    certificate: CertificatePair, limits: dict[str, Any], first: int
+) -> None:
+    """Half of what the system grants, and no less than is good for a far peer."""
+    config = dataclasses.replace(QUICK, socket_buffer_octets=100_000, **limits)
+    async with quic_pair(certificate, server=config) as (near, _):
+        assert near.driver.connection.peer_window_octets == first
+
+
+def test_a_window_begins_within_a_socket_of_any_size() -> None:
+    for octets, first in (
+        (0, LEAST_FIRST_WINDOW_OCTETS),
+        (3 * MEBI, 3 * MEBI),
+        (1 << 30, 16 * MEBI),
+    ):
+        config = TransportConfig()
+        connection = HeldConnection(
+            configuration=quic_configuration(config, is_client=True), transport_config=config
+        )
+        connection.begin_within(octets)
+        assert connection._local_max_data.value == connection._local_max_data.sent == first
 
 
 def test_a_cap_is_positive_or_none() -> None:

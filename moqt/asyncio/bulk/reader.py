@@ -7,6 +7,7 @@ state was changed: coalesced and long packets, the other key phase, other connec
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,9 +47,9 @@ class BulkReader:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._plain = bytearray(RUN_OCTETS)
+        self._plain = mmap(-1, RUN_OCTETS)  # it takes no memory before it's used
         self._view = memoryview(self._plain)
-        self._scratch = memoryview(bytearray(RUN_OCTETS))
+        self._scratch = memoryview(mmap(-1, RUN_OCTETS))
         self._noted_at = -1.0
         self._connection_id = connection.host_cid
         # packets opened that were not noted yet: their numbers; what the newest one has

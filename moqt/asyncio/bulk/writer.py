@@ -8,6 +8,7 @@ and all other streams are aioquic's to write; it does so first.
 from __future__ import annotations
 
 from collections import deque
+from mmap import mmap
 from typing import TYPE_CHECKING
 
 from aioquic.tls import Epoch
@@ -33,8 +34,8 @@ class BulkWriter:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._view = memoryview(bytearray(RUN_OCTETS))
-        self._scratch = memoryview(bytearray(RUN_OCTETS))
+        self._view = memoryview(mmap(-1, RUN_OCTETS))  # it takes no memory before it's used
+        self._scratch = memoryview(mmap(-1, RUN_OCTETS))
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
         self._key_number = 0

@@ -2,8 +2,8 @@
 
 Octets that a sink placed are credited as they arrive: their memory exists already. So are those of
 an Object that is not whole, for as long as it is not, the application has nothing to consume and
-credit withheld would never come back. Credit stops while `max_buffered_octets` or more lie in whole
-Objects that the application has not consumed.
+credit withheld would never come back. Credit stops once `max_buffered_octets` or more lie in whole
+Objects that the application has not consumed: what fills the budget is the first that is withheld.
 """
 
 from __future__ import annotations

@@ -135,15 +135,14 @@ class DataStream:
         pending = reader.octets_pending
         octets = len(data) + self._pending - pending
         self._pending = pending
-        if octets:
-            feed = self.feed
-            assert feed is not None
-            if feed.budget.is_full and self._needs_memory(items, reader):
+        feed = self.feed
+        assert feed is not None
+        is_taken = not items or self._deliver(items, now)
+        if octets:  # those that fill the budget are the first that are withheld
+            if is_taken and feed.budget.is_full and self._needs_memory(items, reader):
                 feed.budget.withhold(self.stream_id, octets)
             else:
                 self._inbound.context.transport.credit(self.stream_id, octets)
-        if items:
-            self._deliver(items, now)
         if pending or self._timer is not None:
             self._watch_header(reader, now)
         if fault is not None and not self.is_over:
@@ -158,7 +157,8 @@ class DataStream:
             for item in items
         )
 
-    def _deliver(self, items: Iterable[StreamItem], now: float) -> None:
+    def _deliver(self, items: Iterable[StreamItem], now: float) -> bool:
+        """Hand them over; False: the stream was stopped meanwhile."""
         feed = self.feed
         assert feed is not None
         for position, item in enumerate(items):
@@ -167,16 +167,18 @@ class DataStream:
                     feed.deliver(item, now)
                 elif isinstance(item, EndOfRangeRead):
                     feed.mark(item, now)
-                else:
+                else:  # the last one
                     self._leave()
                     feed.finish(item, now)
+                    return True
             except MalformedTrack as error:
                 self._refuse(items, position)
                 self._fault(error.reason, StreamResetCode.MALFORMED_TRACK, now)
-                return
+                return False
             if self._stage is _OVER:
                 self._refuse(items, position + 1)
-                return
+                return False
+        return True
 
     def _refuse(self, items: Iterable[StreamItem], start: int) -> None:
         """Give back the places of the Objects that are not handed over any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvcs.jobs import SharedRun, run_here
+from kvcs.jobs import SharedRun, patient_threads, run_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,3 +91,13 @@ def test_what_a_helper_s_job_raises_is_raised_here(pool: ThreadPoolExecutor) -> 
 
     with pytest.raises(ValueError, match="in a helper"):
         SharedRun(pool, 1)([fail_elsewhere, fail_elsewhere])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nice values of threads are Linux's")
+def test_patient_threads_let_others_go_first() -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    with patient_threads(1, "patient") as pool:
+        assert pool.submit(nice).result() == min(19, nice() + 5)
+        assert pool.submit(square, 3).result() == 9
