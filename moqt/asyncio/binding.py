@@ -296,7 +296,7 @@ class Driver:
             if self.loss is None and self.is_ready and self._session is not None:
                 self._session.flush(now)
                 is_full = self.transport.send_room() <= 0
-            self._transmit(now)
+            self._transmit(now, goes_on=is_full)
             if is_full and self.transport.send_room() > 0 and self._pump_handle is None:
                 self._pump_handle = self._loop.call_soon(self._pump)  # there may be more to send
             self._note_end(now)
@@ -393,7 +393,8 @@ class Driver:
             return
         self.transport.close(SessionErrorCode.PROTOCOL_VIOLATION, refusal)
 
-    def _transmit(self, now: float) -> None:
+    def _transmit(self, now: float, *, goes_on: bool = False) -> None:
+        """Send. `goes_on`: the session most likely has more than it could write."""
         connection = self.connection
         if self._endpoint.is_blocked or not connection.has_path:
             return
@@ -407,7 +408,7 @@ class Driver:
         while not self._endpoint.is_blocked and (probe := connection.next_probe(now)) is not None:
             if not self._endpoint.send_probe(probe):  # so another one is due at once
                 connection.on_too_large(len(probe[0]))
-        if connection.write_bulk(now, self._endpoint.send_segments):
+        if connection.write_bulk(now, self._endpoint.send_segments, goes_on=goes_on):
             self._pump_handle = self._loop.call_soon(
                 self._pump
             )  # once what has arrived meanwhile is read

@@ -16,16 +16,26 @@ SMALLEST_DATAGRAM_OCTETS = 1200
 LARGEST_DATAGRAM_OCTETS = 65527
 """What a UDP datagram holds (RFC 9000 18.2)."""
 
-RUN_OCTETS = 256 * KIBI
-"""Datagrams of one size to or from one peer are dealt with together, of so many octets at most:
+MAX_SEGMENTS = 64
+MAX_SEGMENTED_OCTETS = 65000
+"""What Linux cuts into datagrams, or joins, in one call: so many, of so many octets together."""
+
+RUN_CALLS = 4
+"""Datagrams of one size to or from one peer are dealt with together, as many as so many calls take:
 what belongs to none of them costs Python once a run, and so much stays in a core's cache."""
+
+RUN_OCTETS = RUN_CALLS * 64 * KIBI
 
 LARGEST_STOCK_DATAGRAM_OCTETS = 16383
 """aioquic writes the length of a STREAM frame in two octets, so none that it writes is longer."""
 
-
 FAST_PATH_VARIABLE = "MOQT_FAST_PATH"
 """The environment variable that `TransportConfig.fast_path` goes by where it is None."""
+
+
+def datagrams_in_call(octets: int) -> int:
+    """Return how many datagrams of so many octets one call of the system takes."""
+    return max(1, min(MAX_SEGMENTS, MAX_SEGMENTED_OCTETS // octets))
 
 
 class CongestionControl(Enum):

@@ -299,10 +299,11 @@ class HeldConnection(CreditedConnection):
             self._forget_unsent(stream)
         super()._handle_stop_sending_frame(context, frame_type, buf)
 
-    def write_bulk(self, now: float, emit: Emit) -> bool:
+    def write_bulk(self, now: float, emit: Emit, *, goes_on: bool = False) -> bool:
         """Send what is not aioquic's to send, after `datagrams_to_send`; here: nothing.
 
-        Returns True when there is more that could be sent at once.
+        `goes_on`: more will be written soon, so that packets need not be short. Returns True
+        when there is more that could be sent at once.
         """
         return False
 

@@ -1,7 +1,7 @@
 """A UDP socket of our own: many datagrams in one call, in and out.
 
 asyncio's datagram transport reads one datagram a wake-up, so everything behind it would run once a
-datagram. Here the loop only says that the socket is readable, and up to `BATCH_OCTETS` are read at
+datagram. Here the loop only says that the socket is readable, and up to `BATCH_READS` are read at
 once. Linux joins datagrams of one sender to one buffer as they come (UDP_GRO), and cuts one buffer
 to datagrams as they go (UDP_SEGMENT, or GSO): that is tried, and given up where it isn't there.
 Event loops that watch no sockets (Windows' proactor) get their datagrams one by one.
@@ -14,11 +14,12 @@ import errno
 import socket
 import struct
 import sys
+import time
 from collections import deque
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, Protocol
 
-from moqt.asyncio.config import RUN_OCTETS
+from moqt.asyncio.config import MAX_SEGMENTS, RUN_OCTETS, datagrams_in_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,14 +30,11 @@ Address = Any
 Datagram = tuple[bytes, Address]
 
 BATCH_READS = 64
-BATCH_OCTETS = 1024 * 1024
-"""Read in one wake-up, in so many calls at most; then other tasks have their turn."""
+BATCH_S = 0.005
+"""Read in one wake-up: so many calls, and no further run after so many seconds; then what was read
+is acknowledged, and other tasks have their turn. A wake-up costs both sides what 100 KiB do."""
 
 DATAGRAM_OCTETS = 65535
-
-MAX_SEGMENTS = 64
-MAX_SEGMENTED_OCTETS = 65000
-"""What Linux cuts at once: so many datagrams, of so many octets together."""
 
 # Linux's numbers, which the socket module doesn't have
 _SOL_UDP = 17
@@ -194,7 +192,7 @@ class UdpEndpoint:
 
     def _send_now(self, datagrams: memoryview, segment_octets: int, address: Address) -> int:
         """Send by as few calls as there can be; return the octets that the system has taken."""
-        most = segment_octets * max(1, min(MAX_SEGMENTS, MAX_SEGMENTED_OCTETS // segment_octets))
+        most = segment_octets * datagrams_in_call(segment_octets)
         for start in range(0, len(datagrams), most):
             part = datagrams[start : start + most]
             if len(part) <= segment_octets:
@@ -262,8 +260,9 @@ class UdpEndpoint:
         remote, sock, run, receiver = self.remote, self._sock, self._run, self._receiver
         error: OSError | None = None
         total = 0
+        ends_at = time.monotonic() + BATCH_S
         for _ in range(BATCH_READS):
-            if self._is_closed or receiver is None or total >= BATCH_OCTETS:
+            if self._is_closed or receiver is None:
                 break
             try:
                 if self._can_join:
@@ -291,6 +290,8 @@ class UdpEndpoint:
             if run.is_full:
                 run.hand_on(receiver)
                 run.start_over()
+                if time.monotonic() >= ends_at:
+                    break
         if receiver is not None and not self._is_closed:
             run.hand_on(receiver)
             if total and not self._is_closed:

@@ -278,7 +278,8 @@ class Peer:
         if held is not None:
             while (probe := held.next_probe(now)) is not None:
                 self.network.send(self, probe[0], len(probe[0]), probe[1])
-            while held.write_bulk(now, self._emit):
+            goes_on = any(self._to_send.values())
+            while held.write_bulk(now, self._emit, goes_on=goes_on):
                 pass
         self._take_events()
 

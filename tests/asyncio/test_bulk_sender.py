@@ -115,6 +115,18 @@ def test_a_run_has_so_many_octets_at_most() -> None:
     assert not sender.has_pending
 
 
+def test_the_tail_is_what_full_packets_leave() -> None:
+    sender = sender_of(b"abcdefghij")
+    assert [sender.tail(step) for step in (1, 3, 5, 10, 11)] == [0, 1, 0, 0, 10]
+    sender.next_run(FAR, 4)
+    assert sender.tail(4) == 2
+    sender.on_data_delivery(LOST, 0, 2, False)
+    assert sender.tail(4) == 0  # that goes first
+    sender.next_run(FAR, 2)
+    sender.append((b"",), True)
+    assert sender.tail(4) == 0  # nothing will follow
+
+
 @pytest.mark.parametrize("max_offset", [0, 2, 5, FAR])
 def test_can_send_says_whether_there_is_a_run(max_offset: int) -> None:
     for sender in (

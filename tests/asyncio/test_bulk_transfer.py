@@ -460,6 +460,65 @@ def test_a_buffer_goes_as_soon_as_it_is_acknowledged() -> None:
     network.settle()
 
 
+def test_less_than_a_packet_waits_for_more_while_something_is_in_flight() -> None:
+    network = Network(seed=24, config=TransportConfig(max_datagram_octets=1400))
+    network.run_for(0.5)
+    client, held = network.client, network.client.held
+    stream_id = client.open()
+    sent: list[int] = []
+
+    def emit(datagrams: memoryview, octets: int, address: object) -> bool:
+        sent.append(len(datagrams))
+        return client._emit(datagrams, octets, address)
+
+    def write(octets: int, *, goes_on: bool, fin: bool = False) -> list[int]:
+        if octets:
+            held.append(stream_id, [bytes(octets)], fin)
+        sent.clear()
+        held.datagrams_to_send(network.now)
+        held.write_bulk(network.now, emit, goes_on=goes_on)
+        return list(sent)
+
+    size = held.datagram_size
+    (alone,) = write(1000, goes_on=True)  # nothing is in flight: nobody would send it later
+    assert alone < 1100
+    assert write(1000, goes_on=True) == []
+    (full,) = write(2 * size, goes_on=True)
+    assert full == 2 * size
+    for _ in range(writer.MAX_HELD - 1):
+        assert write(0, goes_on=True) == []
+    assert len(write(0, goes_on=True)) == 1
+    assert write(500, goes_on=True) == []
+    assert len(write(0, goes_on=False)) == 1
+    assert write(500, goes_on=True) == []
+    held.drop(stream_id, 1)
+    stream_id = client.open()
+    assert write(500, goes_on=True) == []
+    assert len(write(10, goes_on=True, fin=True)) == 1  # it's the last one
+    network.run(lambda: network.server.has_all(stream_id))
+    assert len(network.server.received[stream_id]) == 510
+    network.settle()
+
+
+def test_what_waits_for_more_and_was_lost_before_goes_again() -> None:
+    network = Network(seed=25)
+    network.run_for(0.5)
+    client, held = network.client, network.client.held
+    network.weather = Weather(loss=1.0)
+    stream_id = client.open()
+    held.append(stream_id, [bytes(1000)], False)
+    held.datagrams_to_send(network.now)
+    held.write_bulk(network.now, client._emit)
+    held.append(stream_id, [bytes(1000)], False)
+    held.write_bulk(network.now, client._emit, goes_on=True)
+    assert held._writer._held  # type: ignore[attr-defined]
+    network.weather = Weather()
+    network.run(lambda: len(network.server.received.get(stream_id, b"")) == 2000)
+    held.append(stream_id, [b""], True)
+    network.run(lambda: network.server.has_all(stream_id))
+    network.settle()
+
+
 def test_control_frames_and_datagrams_go_between_the_batches() -> None:
     network = Network(seed=19)
     network.weather = Weather(loss=0.01, repeat=0.5, late=0.1, mtu=1500)

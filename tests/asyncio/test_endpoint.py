@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from moqt.asyncio.config import RUN_OCTETS
+from moqt.asyncio.config import MAX_SEGMENTS, RUN_OCTETS
 from moqt.asyncio.endpoint import (
-    MAX_SEGMENTS,
     Address,
     Datagram,
     UdpEndpoint,

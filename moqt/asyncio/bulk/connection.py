@@ -129,11 +129,11 @@ class BulkConnection(HeldConnection):
             now=now,
         )
 
-    def write_bulk(self, now: float, emit: Emit) -> bool:
-        """Send by the batch; True when there is more that could be sent at once."""
+    def write_bulk(self, now: float, emit: Emit, *, goes_on: bool = False) -> bool:
+        """Send by the run; True when there is more that could be sent at once."""
         if not self.is_bulk_at_work or self.is_over or self._pacing_at is not None:
             return False
-        return self._writer.write(now, emit)
+        return self._writer.write(now, emit, goes_on=goes_on)
 
     def note_sent(self, first_number: int, next_number: int, octets: int, now: float) -> None:
         """Account for packets that the writer has sealed, as aioquic does for its own."""

@@ -151,6 +151,13 @@ class ReferencingSender(QuicStreamSender):
             or (self._pending_eof and highest == self._buffer_fin)
         )
 
+    def tail(self, step: int) -> int:
+        """Return how many octets would be left for a short packet behind full ones of `step`; 0
+        when the stream ends there, or something is to be sent again first."""
+        if self._pending_eof or self._lost:
+            return 0
+        return (self._buffer_stop - self.highest_offset) % step
+
     def next_run(self, max_offset: int, max_octets: int) -> Run | None:
         """Take what comes next, so many octets at most; None: nothing for now.
 

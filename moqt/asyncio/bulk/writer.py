@@ -15,7 +15,7 @@ from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
 from moqt.asyncio.bulk.sent import SentPacket
-from moqt.asyncio.config import RUN_OCTETS
+from moqt.asyncio.config import RUN_CALLS, RUN_OCTETS, datagrams_in_call
 
 if TYPE_CHECKING:
     from moqt.asyncio.bulk.connection import BulkConnection
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 RUNS_AT_ONCE = 4
 """Then what has arrived meanwhile is looked at."""
+
+MAX_HELD = 4
+"""Streams take turns, so what goes on may come some calls later."""
 
 PACKETS_BY_KEY = 1 << 22
 """Packets sealed with one key before it's updated: half of what AES-GCM allows (RFC 9001 6.6)."""
@@ -38,6 +41,8 @@ class BulkWriter:
         self._scratch = memoryview(mmap(-1, RUN_OCTETS))
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
+        self._held: dict[ReferencingSender, int] = {}
+        """Who has less than a packet, and how often it was held back for that."""
         self._key_number = 0
         """The first packet number under the key in use."""
         self._key_phase = 0
@@ -47,10 +52,8 @@ class BulkWriter:
         if sender.is_queued:
             if not is_urgent or (self._queue and self._queue[0] is sender):
                 return
-            if sender in self._queue:  # rare: a loss
-                self._queue.remove(sender)
-            else:
-                self._blocked.remove(sender)
+            if self._held.pop(sender, None) is None:  # rare: a loss
+                (self._queue if sender in self._queue else self._blocked).remove(sender)
         sender.is_queued = True
         if is_urgent:
             self._queue.appendleft(sender)
@@ -68,13 +71,19 @@ class BulkWriter:
             and connection.burst_pacer.available(now) > 0
         )
 
-    def write(self, now: float, emit: Emit) -> bool:
+    def write(self, now: float, emit: Emit, *, goes_on: bool = False) -> bool:
         """Send what congestion control, pacing and flow control let through.
 
-        Returns True when there is more that could be sent at once.
+        `goes_on`: more will be written soon. Then what is less than a packet waits for it, while
+        something is in flight, whose acknowledgement leads to the next call, and up to `MAX_HELD`
+        calls: a short packet costs as much as a long one, here and there, and ends what the peer's
+        system joins. Returns True when there is more that could be sent at once.
         """
         connection = self._connection
         queue = self._queue
+        held_before, self._held = self._held, {}
+        for sender in reversed(held_before):
+            queue.appendleft(sender)
         if self._blocked:  # until its peer grants more; looked at once in a while only
             queue.extend(self._blocked)
             self._blocked.clear()
@@ -82,7 +91,7 @@ class BulkWriter:
             return False
         sealer: Sealer | None = None
         datagram_octets = connection.datagram_size
-        most = RUN_OCTETS // datagram_octets
+        most = RUN_CALLS * datagrams_in_call(datagram_octets)
         controller = connection._loss._cc
         pacer = connection.burst_pacer
         paced_octets = spent = runs = 0
@@ -113,9 +122,18 @@ class BulkWriter:
                 self._renew_key()
                 sealer = self._sealer()
             step = sealer.payload_octets(sender.id_octets, sender.stop_offset, datagram_octets)
+            turns = held_before.get(sender, 0)
+            if goes_on and turns < MAX_HELD and controller.bytes_in_flight:
+                tail = sender.tail(step)
+                whole = sender.stop_offset - tail
+                if tail and whole == sender.highest_offset:
+                    self._held[queue.popleft()] = turns + 1
+                    continue
+                max_offset = min(max_offset, whole)
             datagrams = min(room, most, 1 + paced_octets // datagram_octets)
             run = sender.next_run(max_offset, datagrams * step)
             assert run is not None  # it can send
+            held_before.pop(sender, None)
             octets, is_writable = self._send(sealer, sender, run, step, datagram_octets, now, emit)
             paced_octets -= octets
             spent += octets
