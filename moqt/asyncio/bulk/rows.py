@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidTag
 from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aioquic._crypto import HeaderProtection
     from numpy.typing import NDArray
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 FEWEST_ROWS = 12
 """With fewer, setting up the arrays costs more than a loop over the packets."""
+
+FEWEST_STRIDES = 4
+"""With fewer, slices are copied one by one."""
 
 NUMBER_OCTETS = 2
 """Of packet numbers in rows; others are rare."""
@@ -126,9 +129,35 @@ def payload_of_rows(
     return rows, scratch[: rows * step]
 
 
+def spread(
+    buffer: memoryview, pieces: Sequence[memoryview | bytes], *, at: int, step: int, stride: int
+) -> None:
+    """Write the octets of `pieces` to their places in packets that are `stride` octets apart: the
+    first `step` at `at`, and so on."""
+    room = step
+    for piece in pieces:
+        view = memoryview(piece)
+        octets = len(view)
+        done = 0
+        while done < octets:
+            rows = (octets - done) // step
+            if room == step and rows >= FEWEST_STRIDES:
+                source = np.frombuffer(view, np.uint8, rows * step, done).reshape(rows, step)
+                np.ndarray((rows, step), np.uint8, buffer, at, (stride, 1))[:] = source
+                at += rows * stride
+                done += rows * step
+                continue
+            count = min(room, octets - done)
+            buffer[at : at + count] = view[done : done + count]
+            at += count
+            done += count
+            room -= count
+            if not room:
+                at, room = at + stride - step, step
+
+
 def seal_rows(
     buffer: memoryview,
-    payload: memoryview,
     *,
     rows: int,
     start_of_header: bytes,
@@ -139,19 +168,18 @@ def seal_rows(
     iv: int,
     protection: HeaderProtection,
 ) -> None:
-    """Write packets of one stream to `buffer`, which they fill, in order from `first_number` on.
+    """Complete packets of one stream in `buffer`, which they fill, in order from `first_number` on.
 
     Each is a short header up to its number; `start_of_frame`, a STREAM frame up to its offset; the
-    offset, in as many octets as `offset`, the first one's; one of `rows` equal parts of `payload`;
-    and the tag.
+    offset, in as many octets as `offset`, the first one's; its octets of the stream, which are
+    there; and the tag.
     """
     octets = len(buffer) // rows
     number_at = len(start_of_header)
     body_at = number_at + NUMBER_OCTETS
     offset_at = body_at + len(start_of_frame)
     data_at = offset_at + len(offset)
-    tag_at = octets - TAG_OCTETS
-    step = tag_at - data_at
+    step = octets - TAG_OCTETS - data_at
     grid = np.frombuffer(buffer, np.uint8).reshape(rows, octets)
     head = start_of_header + bytes(NUMBER_OCTETS) + start_of_frame
     grid[:, :offset_at] = np.frombuffer(head, np.uint8)
@@ -162,7 +190,6 @@ def seal_rows(
     offsets = np.arange(first_offset, first_offset + rows * step, step, dtype=np.uint64)
     octets_of_offsets = offsets.astype(">u8").view(np.uint8).reshape(rows, 8)
     grid[:, offset_at:data_at] = octets_of_offsets[:, 8 - len(offset) :]
-    grid[:, data_at:tag_at] = np.frombuffer(payload, np.uint8).reshape(rows, step)
     nonce = nonces(iv, first_number, rows)
     at = header = 0
     for row in range(0, rows * _NONCE_OCTETS, _NONCE_OCTETS):

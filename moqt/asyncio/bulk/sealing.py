@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, gather, header_masks
-from moqt.asyncio.bulk.rows import FEWEST_ROWS, NUMBER_OCTETS, seal_rows
+from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
+from moqt.asyncio.bulk.rows import FEWEST_ROWS, NUMBER_OCTETS, seal_rows, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,6 @@ class Sealer:
     def __init__(
         self,
         crypto: CryptoContext,
-        scratch: memoryview,
         *,
         connection_id: bytes,
         spin_bit: bool,
@@ -44,7 +43,6 @@ class Sealer:
         self._overhead = len(self._start_of_header) + self._number_octets + 1 + TAG_OCTETS
         self._seal_into, self._iv = aead._aead.encrypt_into, aead._iv
         self._protection = protection
-        self._scratch = scratch
 
     def payload_octets(self, id_octets: bytes, offset_limit: int, datagram_octets: int) -> int:
         """Return what a packet takes of the stream, whose offsets are below `offset_limit`."""
@@ -73,19 +71,14 @@ class Sealer:
         mark, width = (_OFFSET_4_MARK, _OFFSET_4) if is_short else (_OFFSET_8_MARK, _OFFSET_8)
         step = datagram_octets - self._overhead - len(id_octets) - width
         kind = bytes((_STREAM_OFF,)) + id_octets
-        if len(pieces) == 1:
-            payload = memoryview(pieces[0])
-        elif stop - start > step:
-            payload = gather(self._scratch, pieces)
-        else:  # one packet: its octets are put together in their place
-            payload = None
+        data_at = datagram_octets - TAG_OCTETS - step
+        spread(buffer, pieces, at=data_at, step=step, stride=datagram_octets)
         at = done = 0
         rows = (stop - start - fin) // step  # FIN makes the last packet unlike the others
-        if rows >= FEWEST_ROWS and self._number_octets == NUMBER_OCTETS and payload is not None:
+        if rows >= FEWEST_ROWS and self._number_octets == NUMBER_OCTETS:
             at, done = rows * datagram_octets, rows * step
             seal_rows(
                 buffer[:at],
-                payload[:done],
                 rows=rows,
                 start_of_header=self._start_of_header,
                 first_number=number,
@@ -116,10 +109,6 @@ class Sealer:
             data_end = data_at + end - done
             packet_end = data_end + TAG_OCTETS
             buffer[at:data_at] = head
-            if payload is None:
-                gather(buffer[data_at:data_end], pieces)
-            else:
-                buffer[data_at:data_end] = payload[done:end]
             self._seal_into(
                 (self._iv ^ number).to_bytes(12, "big"),
                 buffer[body_at:data_end],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.bulk.sender import ReferencingSender, Run
     from moqt.asyncio.connection import Emit
 
-RUNS_AT_ONCE = 4
+RUNS_AT_ONCE = 16
 """Then what has arrived meanwhile is looked at."""
 
 MAX_HELD = 4
@@ -38,7 +38,6 @@ class BulkWriter:
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
         self._view = memoryview(mmap(-1, RUN_OCTETS))  # it takes no memory before it's used
-        self._scratch = memoryview(mmap(-1, RUN_OCTETS))
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
         self._held: dict[ReferencingSender, int] = {}
@@ -173,7 +172,6 @@ class BulkWriter:
         last_acked = connection._spaces[Epoch.ONE_RTT].largest_acked_packet
         return Sealer(
             connection._cryptos[Epoch.ONE_RTT].send,
-            self._scratch,
             connection_id=connection._peer_cid.cid,
             spin_bit=connection._spin_bit,
             is_far=connection._packet_number - last_acked >= FAR_NUMBERS,
