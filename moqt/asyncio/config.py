@@ -20,7 +20,7 @@ MAX_SEGMENTS = 64
 MAX_SEGMENTED_OCTETS = 65000
 """What Linux cuts into datagrams, or joins, in one call: so many, of so many octets together."""
 
-RUN_CALLS = 4
+RUN_CALLS = 8
 """Datagrams of one size to or from one peer are dealt with together, as many as so many calls take:
 what belongs to none of them costs Python once a run, and so much stays in a core's cache."""
 

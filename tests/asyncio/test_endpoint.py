@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from moqt.asyncio import endpoint as endpoint_module
 from moqt.asyncio.config import MAX_SEGMENTS, RUN_OCTETS
 from moqt.asyncio.endpoint import (
     Address,
@@ -128,7 +129,11 @@ class Script(socket.socket):
         return len(data), joined, 0, address
 
 
-async def test_datagrams_that_belong_together_are_handed_on_together() -> None:
+async def test_datagrams_that_belong_together_are_handed_on_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_module, "BATCH_S", 60.0)
+
     class Runs(Recorder):
         def __init__(self) -> None:
             super().__init__()
@@ -143,8 +148,8 @@ async def test_datagrams_that_belong_together_are_handed_on_together() -> None:
 
     here, there = ("127.0.0.1", 1), ("127.0.0.1", 2)
     runs: list[tuple[list[int], int, Address]] = [  # octets of each read, of a datagram, from whom
-        ([60_000] * 4, 1_500, here),  # there is no room for another
-        ([60_000] * 4, 60_000, here),
+        ([60_000] * 8, 1_500, here),  # there is no room for another
+        ([60_000] * 8, 60_000, here),
         ([9_000, 9_000, 1_500, 3_000, 1_600], 1_500, here),  # a shorter one ends a run
         ([1_500], 1_500, here),
         ([1_500, 400], 1_500, there),
