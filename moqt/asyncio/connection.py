@@ -362,6 +362,7 @@ class HeldConnection(CreditedConnection):
         self._datagram_size = octets
         self._max_datagram_size = min(octets, LARGEST_STOCK_DATAGRAM_OCTETS)
         self.burst_pacer.max_datagram_size = self._max_datagram_size
+        self.burst_pacer.path_datagram_octets = octets
         controller: Any = self._loss._cc
         controller._max_datagram_size = octets
         controller.congestion_window = max(

@@ -26,8 +26,9 @@ LATE_S = 0.010
 """The same for who was held back and comes late."""
 
 SMALLEST_BURST_OCTETS = 16 * 1500
-SMALLEST_BURST_DATAGRAMS = 2
-"""A burst is at least so many octets and datagrams, however slow the path: aioquic's own is 16."""
+SMALLEST_BURST_DATAGRAMS = 16
+"""A burst is at least so many octets, or datagrams if they are larger, however slow the path: as
+aioquic's own."""
 
 TICK_S = 0.001
 """No timer is asked for less."""
@@ -45,6 +46,9 @@ class BurstPacer:
 
     def __init__(self, *, max_datagram_size: int) -> None:
         self.max_datagram_size = max_datagram_size
+        """Of what aioquic writes."""
+        self.path_datagram_octets = max_datagram_size
+        """What the path carries, which may be more; the next `update_rate` heeds it."""
         self.is_doubling = False
         """Whether the congestion window doubles each round trip; the next `update_rate` heeds
         it."""
@@ -62,7 +66,7 @@ class BurstPacer:
         self.rate = factor * congestion_window / max(smoothed_rtt, MIN_RTT_S)
         self.burst_octets = max(
             SMALLEST_BURST_OCTETS,
-            SMALLEST_BURST_DATAGRAMS * self.max_datagram_size,
+            SMALLEST_BURST_DATAGRAMS * self.path_datagram_octets,
             int(self.rate * BURST_S),
         )
 

@@ -64,10 +64,11 @@ def test_who_was_held_back_and_comes_late_catches_up_but_who_was_idle_does_not()
     assert idle <= pacer.burst_octets + DATAGRAM
 
 
-def test_two_datagrams_make_a_burst_however_large_they_are() -> None:
-    pacer = BurstPacer(max_datagram_size=60_000)
+def test_so_many_datagrams_make_a_burst_however_large_they_are() -> None:
+    pacer = BurstPacer(max_datagram_size=16_000)
+    pacer.path_datagram_octets = 60_000
     pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
-    assert pacer.burst_octets == 120_000
+    assert pacer.burst_octets == 16 * 60_000
 
 
 def test_a_window_that_doubles_is_sent_twice_a_round_trip() -> None:
