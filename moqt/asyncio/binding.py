@@ -511,6 +511,10 @@ class Driver:
     def _on_timer(self) -> None:
         self._timer = None
         now = time.monotonic()
+        due_at = self._next_time(now)
+        if due_at is None or due_at > now:  # what it was set for has been done meanwhile
+            self._set_timer(now)
+            return
         if self.connection.get_timer() is not None:
             self.connection.handle_timer(now=now)
         if self._handshake_at is not None and now >= self._handshake_at:

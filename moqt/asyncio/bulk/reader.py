@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 MAX_TRIES = 8
 """A run is tried so often as rows, after a packet that was none: each try looks at all the rest."""
 
+UNHURRIED_ACK_S = 0.015
+"""When packets without octets of streams are acknowledged: whoever sent nothing but control frames
+waits for its probe timeout at most, which is no less than max_ack_delay, 25 ms."""
+
 _IDLE_RESOLUTION_S = 0.001
 """How exactly the idle timer is kept while much comes."""
 
@@ -55,7 +59,7 @@ class BulkReader:
         # packets opened that were not noted yet: their numbers; what the newest one has
         self._first_number = self._next_number = self._expected = 0
         self._spin = 0
-        self._is_opened = self._elicits = False
+        self._is_opened = self._elicits = self._has_octets = False
         # octets of one stream that were not handed on yet: from where to where in `_plain`
         self._start = self._stop = 0
         self._kind = self._offset = 0
@@ -89,7 +93,7 @@ class BulkReader:
                 return
         self._expect_number(_expected_number(space))
         self._start = self._stop = 0
-        self._is_opened = self._elicits = False
+        self._is_opened = self._elicits = self._has_octets = False
         whole = total - total % segment_octets
         at, tries = 0, 0
         while whole - at >= FEWEST_ROWS * segment_octets and tries < MAX_TRIES:
@@ -159,7 +163,7 @@ class BulkReader:
                 offset=offset,
                 scratch=self._scratch,
             )
-            self._elicits = True
+            self._elicits = self._has_octets = True
             if not self._place(kind, stream_id, offset, data):
                 return -1
             row += taken
@@ -207,7 +211,7 @@ class BulkReader:
             offset_octets = len(self._next_head) - sum(map(len, self._head))
             self._stop += sealed.size - len(self._next_head)
             self._expect_head(offset_octets)
-            self._elicits = True
+            self._elicits = self._has_octets = True
             return True
         return self._take(data_at, data_at + sealed.size, now)
 
@@ -244,7 +248,7 @@ class BulkReader:
             return False
         self._kind, self._stream_id, self._offset, offset_at, data_at = frame
         self._start, self._stop = data_at, stop
-        self._elicits = True
+        self._elicits = self._has_octets = True
         if self._kind & (_OFF | _FIN) == _OFF:
             length_at = offset_at + (1 << (self._plain[offset_at] >> 6))
             view = self._view
@@ -368,8 +372,10 @@ class BulkReader:
         """What aioquic does after each packet, for a run of them."""
         connection = self._connection
         connection._network_paths[0].bytes_received += octets
-        if self._elicits and space.ack_at is None:
-            space.ack_at = now + connection._ack_delay
+        if self._elicits:
+            ack_at = now + (connection._ack_delay if self._has_octets else UNHURRIED_ACK_S)
+            if space.ack_at is None or ack_at < space.ack_at:
+                space.ack_at = ack_at
         if now > self._noted_at + _IDLE_RESOLUTION_S:
             self._noted_at = now
             connection._close_at = now + connection._idle_timeout()
