@@ -12,6 +12,7 @@ from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.stream import QuicStreamReceiver
 
 from moqt.asyncio.bulk import receiver as receiving
+from moqt.asyncio.bulk.reader import UNHURRIED_ACK_S
 from moqt.asyncio.bulk.receiver import MAX_RANGES, PlacingReceiver, RangeTally
 from moqt.asyncio.bulk.sender import ReferencingSender
 from moqt.asyncio.config import TransportConfig
@@ -273,6 +274,23 @@ def test_offsets_where_they_take_more_octets(limit: int) -> None:
     for offset, data in arrived:
         assert offset == at
         at += len(data)
+
+
+def test_packets_without_octets_are_acknowledged_in_time_but_without_hurry() -> None:
+    """A probe timeout is max_ack_delay, 25 ms, and more (RFC 9002 6.2.1)."""
+    twin = Twins().bulk
+    twin.space.ack_at = None
+
+    def ack_at_after(now: float, *payloads: bytes, first: int) -> float | None:
+        twin.feed(packets(*payloads, first=first), now)
+        return twin.space.ack_at
+
+    ping = b"\x01\0\0\0"
+    assert ack_at_after(10.0, ping, first=0) == 10.0 + UNHURRIED_ACK_S < 10.02
+    assert ack_at_after(10.002, ping, first=1) == 10.0 + UNHURRIED_ACK_S  # it isn't put off
+    soon = 10.003 + twin.connection._ack_delay
+    assert ack_at_after(10.003, *run(6, 0, 2, 100), first=2) == soon
+    assert ack_at_after(10.0035, ping, first=4) == soon
 
 
 @pytest.mark.parametrize("has_length", [False, True])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 _FIXED_BITS, _FIXED = 0xD8, 0x40  # a short header, and its reserved bits
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """A packet that seems to be one for this key: its header, without protection."""
 
     number: int
@@ -42,6 +40,11 @@ class Opener:
         self._sample_at = self._number_at + 4
         self.least_octets = self._sample_at + SAMPLE_OCTETS
         """Less is no packet: a sample would end beyond it."""
+        # what follows from a header's first octet; mostly they are all alike
+        self._first = -1
+        self._is_fit = False
+        self._start = b""
+        self._number_octets = self._body_at = 0
 
     def masks(self, datagrams: memoryview, starts: range) -> bytes:
         """Return the masks of the packets that begin there, 16 octets apart."""
@@ -55,21 +58,28 @@ class Opener:
         `expected` is the number that would be next.
         """
         first = datagram[0] ^ (mask[0] & 0x1F)
-        octets = (first & 3) + 1
-        at = self._number_at
-        body_at = at + octets
+        if first != self._first:
+            self._begin_with(first)
+        body_at = self._body_at
         size = len(datagram) - body_at - TAG_OCTETS
-        if first & _FIXED_BITS != _FIXED or size <= 0:
+        if size <= 0 or not self._is_fit:
             return None
-        truncated = int.from_bytes(datagram[at:body_at], "big") ^ int.from_bytes(
+        octets = self._number_octets
+        truncated = int.from_bytes(datagram[self._number_at : body_at], "big") ^ int.from_bytes(
             mask[1 : 1 + octets], "big"
         )
         window = 1 << 8 * octets  # the number nearest to the one expected (RFC 9000 A.3)
         number = expected + ((truncated - expected) & (window - 1))
         if number > expected + (window >> 1) and number >= window:
             number -= window
-        header = bytes((first,)) + self._connection_id + truncated.to_bytes(octets, "big")
-        return Sealed(number, first, header, size)
+        return Sealed(number, first, self._start + truncated.to_bytes(octets, "big"), size)
+
+    def _begin_with(self, first: int) -> None:
+        self._first = first
+        self._is_fit = first & _FIXED_BITS == _FIXED
+        self._start = bytes((first,)) + self._connection_id
+        self._number_octets = (first & 3) + 1
+        self._body_at = self._number_at + self._number_octets
 
     def open(self, sealed: Sealed, datagram: memoryview, plain: memoryview) -> bool:
         """Write a packet's payload to `plain`, which is as large; False: it isn't for this key, and
