@@ -7,12 +7,16 @@ import json
 import socket
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import moqt
+from interop import __main__ as main_module
 from interop.__main__ import (
+    MOST_AGAIN,
     PEERS,
     Run,
     beside_bulk,
@@ -20,6 +24,7 @@ from interop.__main__ import (
     chosen,
     clear_logs,
     pinned_versions,
+    run_all,
     summary,
     tell,
 )
@@ -180,6 +185,31 @@ def test_the_summary_counts_each_result() -> None:
     assert summary(runs) == "4 cases: 2 pass, 1 limit, 1 not applicable; all as expected"
     runs = [run(PASS, PASS), run(PASS, LIMIT), run(Outcome(Result.FAIL, "x"), PASS)]
     assert summary(runs) == "3 cases: 2 pass, 1 fail; 2 otherwise than expected"
+    runs = [run(PASS, PASS), replace(run(PASS, PASS), is_second=True)]
+    assert summary(runs) == "2 cases: 2 pass; all as expected, at the second try aiomoqt/fetch"
+
+
+@pytest.mark.parametrize("steady", [False, True])
+@pytest.mark.parametrize("failing", [1, MOST_AGAIN, MOST_AGAIN + 1])
+async def test_few_cases_that_fail_are_run_once_more(
+    steady: bool, failing: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: Counter[str] = Counter()
+
+    async def run_case(_peer: str, case: Case, _python: Path) -> tuple[Outcome, BulkPackets]:
+        tries[case.name] += 1
+        fails = case.name.startswith("bad") and (steady or tries[case.name] == 1)
+        return Outcome(Result.FAIL, "late") if fails else PASS, BulkPackets()
+
+    monkeypatch.setattr(main_module, "run_case", run_case)
+    names = ["good", *(f"bad-{number}" for number in range(failing))]
+    todo = [("aiomoqt", replace(CASE, name=name), Expected(PASS)) for name in names]
+    runs = await run_all(todo, Path("python"), verbose=False)
+    assert [run.case.name for run in runs] == names
+    is_tried_again = failing <= MOST_AGAIN
+    assert tries == {name: 1 + (is_tried_again and name != "good") for name in names}
+    assert [run.is_expected for run in runs] == [True] + [is_tried_again and not steady] * failing
+    assert capsys.readouterr().out.count("once more, alone:") == failing * is_tried_again
 
 
 def test_where_the_bulk_path_was_not_at_work_is_told() -> None:
