@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
+from kvcs.jobs import processors
 from kvcs.names import NamespaceForm
 
 __all__ = ["ConsumerConfig", "ProducerConfig"]
@@ -16,11 +16,7 @@ GIBI = 1 << 30
 
 def _spare_thread_octets() -> int:
     """Return the default of `ConsumerConfig.thread_octets` on this machine."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
-    return 256 * KIBI if processors > 1 else 4 * MEBI
+    return 256 * KIBI if processors() > 1 else 4 * MEBI
 
 
 def _require(name: str, value: float, low: float) -> None:
@@ -56,7 +52,8 @@ class ProducerConfig:
     """A manifest version is published at least every so many completed layers (KVCS 3.6)."""
 
     worker_threads: int = 2
-    """Threads that gather, encode and hash layers."""
+    """Threads that gather, encode and hash layers; for one layer no more of them work than there
+    are processors for this process."""
 
     thread_octets: int = 1 * MEBI
     """A layer of fewer octets is prepared on the loop's own thread: a thread would cost more."""

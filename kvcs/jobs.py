@@ -14,13 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-__all__ = ["Run", "SharedRun", "patient_threads", "run_here"]
+__all__ = ["Run", "SharedRun", "patient_threads", "processors", "run_here"]
 
 T = TypeVar("T")
 
 _PATIENCE = 5
 """Added to a thread's nice value: of a core that it shares with the loop's thread it gets a quarter
 while that has work, and all else."""
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Run(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kvcs.config import ProducerConfig
 from kvcs.errors import ProductionError
-from kvcs.jobs import SharedRun, patient_threads, run_here
+from kvcs.jobs import SharedRun, patient_threads, processors, run_here
 from kvcs.kvsp.identity import Prefix
 from kvcs.loan import Loan
 from kvcs.names import PublicationName, new_publication_id
@@ -66,7 +66,7 @@ class Producer:
         self._server: Server | None = None
         self._relay: RelayLink | None = None
         self._threads = patient_threads(config.worker_threads, "kvcs-producer")
-        self._run = SharedRun(self._threads, config.worker_threads - 1)
+        self._run = SharedRun(self._threads, min(config.worker_threads, processors()) - 1)
         self._is_closed = False
 
     @classmethod

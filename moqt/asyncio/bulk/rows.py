@@ -5,6 +5,7 @@ Only the AEAD itself is called for each row.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from moqt.asyncio.bulk.protection import SAMPLE_OCTETS, TAG_OCTETS, header_masks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aioquic._crypto import HeaderProtection
     from numpy.typing import NDArray
@@ -30,6 +31,12 @@ NUMBER_OCTETS = 2
 """Of packet numbers in rows; others are rare."""
 
 _NONCE_OCTETS = 12
+_NONCE = Struct(f"{_NONCE_OCTETS}s")
+
+
+def _cut(headers: bytes, octets: int) -> Iterator[tuple[bytes]]:
+    """Return headers of so many octets each, one by one."""
+    return Struct(f"{octets}s").iter_unpack(headers)
 
 
 def nonces(iv: int, first_number: int, rows: int) -> bytes:
@@ -77,20 +84,19 @@ def open_rows(
     headers = alike.tobytes()
     nonce = nonces(iv, expected, rows)
     size = octets - body_at - TAG_OCTETS
-    at = written = header = 0
-    for row in range(0, rows * _NONCE_OCTETS, _NONCE_OCTETS):
-        try:
+    at = written = 0
+    try:
+        for one, header in zip(_NONCE.iter_unpack(nonce), _cut(headers, body_at), strict=False):
             open_into(
-                nonce[row : row + _NONCE_OCTETS],
+                one[0],
                 datagrams[at + body_at : at + octets],
-                headers[header : header + body_at],
+                header[0],
                 plain[written : written + size],
             )
-        except InvalidTag:
-            return row // _NONCE_OCTETS, size, first
-        at += octets
-        header += body_at
-        written += size
+            at += octets
+            written += size
+    except InvalidTag:
+        return at // octets, size, first
     return rows, size, first
 
 
@@ -191,17 +197,16 @@ def seal_rows(
     octets_of_offsets = offsets.astype(">u8").view(np.uint8).reshape(rows, 8)
     grid[:, offset_at:data_at] = octets_of_offsets[:, 8 - len(offset) :]
     nonce = nonces(iv, first_number, rows)
-    at = header = 0
-    for row in range(0, rows * _NONCE_OCTETS, _NONCE_OCTETS):
+    at = 0
+    for one, header in zip(_NONCE.iter_unpack(nonce), _cut(headers, body_at), strict=True):
         end = at + octets
         seal_into(
-            nonce[row : row + _NONCE_OCTETS],
+            one[0],
             buffer[at + body_at : end - TAG_OCTETS],
-            headers[header : header + body_at],
+            header[0],
             buffer[at + body_at : end],
         )
         at = end
-        header += body_at
     sample_at = number_at + 4
     samples = grid[:, sample_at : sample_at + SAMPLE_OCTETS].tobytes()
     mask = np.frombuffer(header_masks(protection, samples), np.uint8).reshape(rows, SAMPLE_OCTETS)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvcs.jobs import SharedRun, patient_threads, run_here
+from kvcs import Producer, Scope
+from kvcs.config import ProducerConfig
+from kvcs.jobs import SharedRun, patient_threads, processors, run_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,3 +103,14 @@ def test_patient_threads_let_others_go_first() -> None:
     with patient_threads(1, "patient") as pool:
         assert pool.submit(nice).result() == min(19, nice() + 5)
         assert pool.submit(square, 3).result() == 9
+
+
+@pytest.mark.parametrize(("allowed", "helpers"), [(1, 0), (2, 1), (64, 2)])
+def test_a_layer_is_prepared_by_as_many_threads_as_there_are_processors(
+    allowed: int, helpers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+    assert processors() == allowed
+    config = ProducerConfig(worker_threads=3)
+    producer = Producer(scope=Scope(bytes(32)), signing_key=None, config=config)
+    assert producer._run._helpers == helpers
