@@ -89,12 +89,12 @@ def patient_threads(count: int, name: str) -> ThreadPoolExecutor:
     Where both share a core, sending comes first: who prepares far ahead meanwhile leaves the
     receiver idle, and is no sooner done. Linux alone lets a thread have a nice value of its own.
     """
-    return ThreadPoolExecutor(count, name, initializer=_be_patient)
+    if sys.platform != "linux":
+        return ThreadPoolExecutor(count, name)
+    nice = os.getpriority(os.PRIO_PROCESS, 0) + _PATIENCE  # threads may be started by each other
+    return ThreadPoolExecutor(count, name, initializer=_be_nice, initargs=(nice,))
 
 
-def _be_patient() -> None:
-    if sys.platform == "linux":
-        with suppress(OSError):  # a sandbox may forbid it: then threads share evenly
-            thread = threading.get_native_id()
-            nice = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, nice + _PATIENCE)
+def _be_nice(nice: int) -> None:
+    with suppress(OSError):  # a sandbox may forbid it: then threads share evenly
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

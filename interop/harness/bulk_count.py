@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from moqt.asyncio.bulk.connection import BulkConnection
 from moqt.asyncio.bulk.reader import BulkReader
-
-if TYPE_CHECKING:
-    from aioquic.quic.recovery import QuicPacketSpace
 
 __all__ = ["BulkCount", "BulkPackets"]
 
@@ -51,11 +47,9 @@ class BulkCount:
             count.packets += BulkPackets(written=next_number - first_number)
             on_sent(connection, first_number, next_number, octets, now)
 
-        def note_numbers(
-            reader: BulkReader, space: QuicPacketSpace, first: int, stop: int, now: float
-        ) -> None:
-            count.packets += BulkPackets(opened=stop - first)
-            on_numbers(reader, space, first, stop, now)
+        def note_numbers(reader: BulkReader, now: float) -> None:
+            count.packets += BulkPackets(opened=reader._next_number - reader._first_number)
+            on_numbers(reader, now)
 
         def leave_to_aioquic(reader: BulkReader, datagram: memoryview, now: float) -> None:
             count.packets += BulkPackets(left=1)

@@ -8,8 +8,9 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
   `connection_window_octets`, and grow as bandwidth x delay demands (`moqt.asyncio.windows`). What
   one stream has shown holds for all: one that comes later is granted as much with its first credit.
 - A window that may grow begins with what the socket's buffer holds (`begin_within`), and grows by
-  the shortest round trip there was: what waits in that buffer makes round trips longer, and is no
-  reason to let more come. So a peer that is faster than this process loses nothing in it.
+  at most twice the shortest round trip there was: what waits in that buffer makes round trips
+  longer, and is no reason to let more come. So one peer that is faster than this process loses
+  nothing in a buffer of 2 MiB or more.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -23,7 +24,6 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
 from __future__ import annotations
 
 import time
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from aioquic.quic.connection import (
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 LEAST_FIRST_WINDOW_OCTETS = 1 << 20
 """A system that grants small buffers doesn't make the first round trips of a far peer slow."""
+
+
+WAITING_ROUNDS = 2
+"""The window grows by no longer round trip than so many of the shortest one."""
 
 
 class _Account:
@@ -208,8 +212,10 @@ class CreditedConnection(QuicConnection):
         self.credited_octets += octets
         for growing in (self._connection_window, self._stream_window):
             if growing.is_due(octets):
-                least = self._loss._rtt_min
-                growing.look(time.monotonic(), least if isfinite(least) else 0.0)
+                loss = self._loss
+                growing.look(
+                    time.monotonic(), min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min)
+                )
         limit = self._local_max_data
         window = self._connection_window.octets
         target = window + self.credited_octets

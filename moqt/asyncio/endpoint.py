@@ -258,6 +258,7 @@ class UdpEndpoint:
 
     def _read_ready(self) -> None:
         remote, sock, run, receiver = self.remote, self._sock, self._run, self._receiver
+        run.start_over()
         error: OSError | None = None
         total = 0
         ends_at = time.monotonic() + BATCH_S
@@ -296,7 +297,6 @@ class UdpEndpoint:
             run.hand_on(receiver)
             if total and not self._is_closed:
                 receiver.on_batch_end()
-        run.start_over()
         if error is not None:
             self.report(error, remote)
 

@@ -59,6 +59,7 @@ class MtuProber:
         if path is not self._path:
             if self._path is not None:
                 self.search.reset()
+                self._recovery.forget_round_trips()
             self._path = path
         if connection._loss._pto_count >= SUSPICIOUS_TIMEOUTS or path.remote_challenges:
             # A peer that sends PATH_CHALLENGE sees us elsewhere. aioquic fills the datagram of the

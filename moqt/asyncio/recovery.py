@@ -15,7 +15,7 @@ halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room 
 
 `install` puts it in the place of a new connection's recovery. It uses of aioquic's inside:
 `QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_rtt_latest`, `_rtt_smoothed`,
-`_rtt_initialized`, `_rtt_initial`, `_detect_loss`, `_on_packets_lost`,
+`_rtt_initialized`, `_rtt_initial`, `_rtt_min`, `_detect_loss`, `_on_packets_lost`,
 `_in_persistent_congestion`, `spaces`, which the connection sets); `QuicPacketSpace`
 (`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets._size`).
 """
@@ -94,6 +94,10 @@ class AdaptiveRecovery(QuicPacketRecovery):
         self._event_lost = 0
         self._event_spurious = 0
         self._clean_events = 0
+
+    def forget_round_trips(self) -> None:
+        """The path is another one: the shortest round trip of the old one says nothing."""
+        self._rtt_min = inf
 
     # --- what aioquic calls ---
 

@@ -2,8 +2,8 @@
 
 A window of W octets lets a peer send W a round trip. When the application takes half of it within
 one round trip, the path carries more than half of what the window allows, and the window doubles:
-so it ends at two to four times bandwidth x delay, which is what a sender that doubles its rate each
-round trip needs. It never shrinks, and counts only what was consumed: a slow reader keeps the
+so it ends at two to four times bandwidth x that delay, which is what a sender that doubles its rate
+each round trip needs. It never shrinks, and counts only what was consumed: a slow reader keeps the
 window that it began with, and no window is above its cap.
 """
 

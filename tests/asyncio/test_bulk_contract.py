@@ -267,6 +267,7 @@ def test_attributes_of_a_connection() -> None:
         "_close_at",
         "_close_pending",
         "_cryptos",
+        "_events",
         "_handshake_confirmed",
         "_host_cids",
         "_is_client",

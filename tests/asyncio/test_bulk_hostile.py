@@ -293,6 +293,22 @@ def test_packets_without_octets_are_acknowledged_in_time_but_without_hurry() -> 
     assert ack_at_after(10.0035, ping, first=4) == soon
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x01" + stream_frame(6, 0, bytes(10)),
+        stream_frame(6, 0, bytes(10), has_length=True) + bytes(3),
+        b"\x30" + bytes(10),
+    ],
+)
+def test_octets_in_any_frame_are_acknowledged_soon(payload: bytes) -> None:
+    twin = Twins().bulk
+    twin.space.ack_at = None
+    twin.feed(packets(payload), 10.0)
+    ack_at: float | None = twin.space.ack_at
+    assert ack_at == 10.0 + twin.connection._ack_delay
+
+
 @pytest.mark.parametrize("has_length", [False, True])
 @pytest.mark.parametrize("count", [5, 40, 150])
 @pytest.mark.parametrize("seed", range(8))

@@ -500,6 +500,26 @@ def test_less_than_a_packet_waits_for_more_while_something_is_in_flight() -> Non
     network.settle()
 
 
+def test_what_waits_for_more_does_not_wait_for_others_for_ever() -> None:
+    """Another stream always has more, and mostly fills the congestion window first."""
+    network = Network(seed=26, config=TransportConfig(max_datagram_octets=1400))
+    network.run_for(0.5)
+    client, held = network.client, network.client.held
+    small, large = client.open(), client.open()
+    held.append(large, [bytes(50_000)], False)
+    held.append(small, [b"less than a packet"], False)
+    for _ in range(60):
+        if held.unsent_octets < 20_000:
+            held.append(large, [bytes(50_000)], False)
+        held.datagrams_to_send(network.now)
+        for _ in range(2):  # at the second one nothing may leave
+            held.write_bulk(network.now, client._emit, goes_on=True)
+        network.run_for(0.02)
+        if small in network.server.received:
+            break
+    assert bytes(network.server.received[small]) == b"less than a packet"
+
+
 def test_what_waits_for_more_and_was_lost_before_goes_again() -> None:
     network = Network(seed=25)
     network.run_for(0.5)

@@ -7,7 +7,6 @@ state was changed: coalesced and long packets, the other key phase, other connec
 
 from __future__ import annotations
 
-from mmap import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +17,10 @@ from aioquic.quic.connection import (
 from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
 
+from moqt.asyncio.bulk.memory import run_memory
 from moqt.asyncio.bulk.opening import Opener, Sealed
 from moqt.asyncio.bulk.protection import SAMPLE_OCTETS
 from moqt.asyncio.bulk.rows import FEWEST_ROWS, payload_of_rows
-from moqt.asyncio.config import RUN_OCTETS
 
 if TYPE_CHECKING:
     from aioquic.quic.recovery import QuicPacketNumberWindow, QuicPacketSpace
@@ -32,8 +31,9 @@ MAX_TRIES = 8
 """A run is tried so often as rows, after a packet that was none: each try looks at all the rest."""
 
 UNHURRIED_ACK_S = 0.015
-"""When packets without octets of streams are acknowledged: whoever sent nothing but control frames
-waits for its probe timeout at most, which is no less than max_ack_delay, 25 ms."""
+"""When packets are acknowledged that brought nothing new to the application: whoever sent nothing
+but control frames waits for its probe timeout at most, which is no less than max_ack_delay, 25 ms.
+"""
 
 _IDLE_RESOLUTION_S = 0.001
 """How exactly the idle timer is kept while much comes."""
@@ -51,19 +51,18 @@ class BulkReader:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._plain = mmap(-1, RUN_OCTETS)  # it takes no memory before it's used
-        self._view = memoryview(self._plain)
-        self._scratch = memoryview(mmap(-1, RUN_OCTETS))
+        self._view = memoryview(b"")
+        """Where payloads are while they are read: the thread's own memory."""
         self._noted_at = -1.0
         self._connection_id = connection.host_cid
         # packets opened that were not noted yet: their numbers; what the newest one has
         self._first_number = self._next_number = self._expected = 0
         self._spin = 0
         self._is_opened = self._elicits = self._has_octets = False
-        # octets of one stream that were not handed on yet: from where to where in `_plain`
+        # octets of one stream that were not handed on yet: from where to where in `_view`
         self._start = self._stop = 0
         self._kind = self._offset = 0
-        self._stream_id = self._next_offset = -1
+        self._stream_id = -1
         # the head of a frame that would go on there, as its sender writes them; what is the same in
         # front of its offset and behind it; the octets of the last one, which its length is of
         self._next_head = b""
@@ -77,6 +76,7 @@ class BulkReader:
         that do are noted at once; both before aioquic's code is to see them.
         """
         connection = self._connection
+        self._view = run_memory("opened")
         space = connection._spaces[Epoch.ONE_RTT]
         self._connection_id = self._id_in_use(datagrams)
         opener = Opener(connection._cryptos[Epoch.ONE_RTT].recv, self._connection_id)
@@ -145,7 +145,7 @@ class BulkReader:
             self._first_number = self._expected
         self._is_opened, self._spin = True, first
         self._next_number = self._expected = self._expected + rows
-        plain = np.frombuffer(self._plain, np.uint8, rows * size).reshape(rows, size)
+        plain = np.frombuffer(self._view, np.uint8, rows * size).reshape(rows, size)
         row = 0
         while row < rows:
             start = row * size
@@ -161,7 +161,7 @@ class BulkReader:
                 frame_octets=data_at - start,
                 offset_at=offset_at - start,
                 offset=offset,
-                scratch=self._scratch,
+                scratch=run_memory("joined"),
             )
             self._elicits = self._has_octets = True
             if not self._place(kind, stream_id, offset, data):
@@ -223,15 +223,15 @@ class BulkReader:
         octets of both lie together, and nothing is moved. A payload that is said to be there, in
         front of `_stop`, is such a one.
         """
-        plain, view, head, stop = self._plain, self._view, self._next_head, self._stop
+        view, head, stop = self._view, self._next_head, self._stop
         start = stop - len(head)
-        kept = plain[start:stop]
+        kept = bytes(view[start:stop])
         is_open = opener.open(sealed, datagram, view[start : start + sealed.size])
         if head:
-            is_next = self._goes_on(sealed.size) and plain[start:stop] == head
+            is_next = self._goes_on(sealed.size) and view[start:stop] == head
             if is_open and not is_next:
                 view[stop : stop + sealed.size] = bytes(view[start : start + sealed.size])
-            plain[start:stop] = kept
+            view[start:stop] = kept
             if not is_next:
                 start = stop
         return start if is_open else None
@@ -250,7 +250,7 @@ class BulkReader:
         self._start, self._stop = data_at, stop
         self._elicits = self._has_octets = True
         if self._kind & (_OFF | _FIN) == _OFF:
-            length_at = offset_at + (1 << (self._plain[offset_at] >> 6))
+            length_at = offset_at + (1 << (self._view[offset_at] >> 6))
             view = self._view
             self._head = bytes(view[start:offset_at]), bytes(view[length_at:data_at])
             self._frame_octets = stop - data_at
@@ -276,12 +276,12 @@ class BulkReader:
     def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int, int] | None:
         """Read the head of a STREAM frame that fills a payload: its type, the stream ID, the
         offset, where that is, and where its octets begin. None: it's something else, or more."""
-        plain, view = self._plain, self._view
-        kind = plain[start]
+        view = self._view
+        kind = view[start]
         if not 0x08 <= kind <= 0x0F:
             return None
         start += 1
-        stream_id = plain[start]
+        stream_id = view[start]
         if stream_id < 0x40:
             start += 1
         else:
@@ -290,11 +290,11 @@ class BulkReader:
             start += octets
         offset, offset_at = 0, start
         if kind & _OFF:
-            octets = 1 << (plain[start] >> 6)
+            octets = 1 << (view[start] >> 6)
             offset = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
             start += octets
         if kind & _LEN:
-            octets = 1 << (plain[start] >> 6)
+            octets = 1 << (view[start] >> 6)
             length = int.from_bytes(view[start : start + octets], "big") & _VARINT[octets]
             start += octets
             if start + length != stop:
@@ -316,12 +316,15 @@ class BulkReader:
             time=now,
             version=connection._version,
         )
+        octets, events = connection.received_octets, len(connection._events)
         try:
             is_eliciting, _ = connection._payload_received(context, payload)
         except QuicConnectionError as error:
             self._fail(error)
             return False
         self._elicits = self._elicits or is_eliciting
+        if connection.received_octets != octets or len(connection._events) != events:
+            self._has_octets = True  # or a datagram
         return not (connection.is_over or connection._close_pending)
 
     def _hand_on(self) -> bool:

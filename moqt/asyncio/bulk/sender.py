@@ -59,6 +59,8 @@ class ReferencingSender(QuicStreamSender):
         """The stream ID as frames have it."""
         self.is_queued = False
         """Whether the bulk writer has it in its queue."""
+        self.times_held = 0
+        """How often it was not sent because it had less than a packet, since it was sent last."""
         self._owner = owner
         self._chunks: deque[tuple[int, int, memoryview | bytes]] = deque()
         self._lost = RangeSet()

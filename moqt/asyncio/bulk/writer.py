@@ -8,21 +8,21 @@ and all other streams are aioquic's to write; it does so first.
 from __future__ import annotations
 
 from collections import deque
-from mmap import mmap
 from typing import TYPE_CHECKING
 
 from aioquic.tls import Epoch
 
+from moqt.asyncio.bulk.memory import run_memory
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
 from moqt.asyncio.bulk.sent import SentPacket
-from moqt.asyncio.config import RUN_CALLS, RUN_OCTETS, datagrams_in_call
+from moqt.asyncio.config import RUN_CALLS, datagrams_in_call
 
 if TYPE_CHECKING:
     from moqt.asyncio.bulk.connection import BulkConnection
     from moqt.asyncio.bulk.sender import ReferencingSender, Run
     from moqt.asyncio.connection import Emit
 
-RUNS_AT_ONCE = 16
+RUNS_AT_ONCE = 4
 """Then what has arrived meanwhile is looked at."""
 
 MAX_HELD = 4
@@ -37,11 +37,10 @@ class BulkWriter:
 
     def __init__(self, connection: BulkConnection) -> None:
         self._connection = connection
-        self._view = memoryview(mmap(-1, RUN_OCTETS))  # it takes no memory before it's used
         self._queue: deque[ReferencingSender] = deque()
         self._blocked: list[ReferencingSender] = []
-        self._held: dict[ReferencingSender, int] = {}
-        """Who has less than a packet, and how often it was held back for that."""
+        self._held: dict[ReferencingSender, None] = {}
+        """Who has less than a packet, in order."""
         self._key_number = 0
         """The first packet number under the key in use."""
         self._key_phase = 0
@@ -51,7 +50,9 @@ class BulkWriter:
         if sender.is_queued:
             if not is_urgent or (self._queue and self._queue[0] is sender):
                 return
-            if self._held.pop(sender, None) is None:  # rare: a loss
+            if sender in self._held:  # rare: a loss
+                del self._held[sender]
+            else:
                 (self._queue if sender in self._queue else self._blocked).remove(sender)
         sender.is_queued = True
         if is_urgent:
@@ -80,9 +81,9 @@ class BulkWriter:
         """
         connection = self._connection
         queue = self._queue
-        held_before, self._held = self._held, {}
-        for sender in reversed(held_before):
-            queue.appendleft(sender)
+        first = [queue.popleft()] if queue and queue[0].has_lost else []
+        queue.extendleft(reversed([*first, *self._held]))
+        self._held.clear()
         if self._blocked:  # until its peer grants more; looked at once in a while only
             queue.extend(self._blocked)
             self._blocked.clear()
@@ -117,22 +118,24 @@ class BulkWriter:
                 else:
                     sender.is_queued = False
                 continue
-            if sealer is None:  # not before: a key under which nothing is sent is never confirmed
-                self._renew_key()
+            if sealer is None:
                 sealer = self._sealer()
             step = sealer.payload_octets(sender.id_octets, sender.stop_offset, datagram_octets)
-            turns = held_before.get(sender, 0)
-            if goes_on and turns < MAX_HELD and controller.bytes_in_flight:
+            if goes_on and sender.times_held < MAX_HELD and controller.bytes_in_flight:
                 tail = sender.tail(step)
                 whole = sender.stop_offset - tail
                 if tail and whole == sender.highest_offset:
-                    self._held[queue.popleft()] = turns + 1
+                    sender.times_held += 1
+                    self._held[queue.popleft()] = None
                     continue
                 max_offset = min(max_offset, whole)
+            if not runs:  # not before: a key under which nothing is sent is never confirmed
+                self._renew_key()
+                sealer = self._sealer()
             datagrams = min(room, most, 1 + paced_octets // datagram_octets)
             run = sender.next_run(max_offset, datagrams * step)
             assert run is not None  # it can send
-            held_before.pop(sender, None)
+            sender.times_held = 0
             octets, is_writable = self._send(sealer, sender, run, step, datagram_octets, now, emit)
             paced_octets -= octets
             spent += octets
@@ -191,8 +194,9 @@ class BulkWriter:
         connection = self._connection
         first_number = number = connection._packet_number
         start, stop = run.start, run.stop
+        view = run_memory("sent")
         octets = sealer.seal(
-            self._view,
+            view,
             sender.slices(start, stop) if stop > start else [b""],
             id_octets=sender.id_octets,
             start=start,
@@ -219,4 +223,4 @@ class BulkWriter:
             connection._remote_max_data_used += stop - run.start
         connection.note_sent(first_number, number + 1, octets, now)
         address = connection._network_paths[0].addr
-        return octets, emit(self._view[:octets], datagram_octets, address)
+        return octets, emit(view[:octets], datagram_octets, address)

@@ -100,8 +100,11 @@ def test_patient_threads_let_others_go_first() -> None:
     def nice() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    with patient_threads(1, "patient") as pool:
+    with patient_threads(3, "patient") as pool:
         assert pool.submit(nice).result() == min(19, nice() + 5)
+        # a thread that another one starts is no nicer than that
+        deeper = pool.submit(lambda: pool.submit(lambda: pool.submit(nice).result()).result())
+        assert deeper.result() == min(19, nice() + 5)
         assert pool.submit(square, 3).result() == 9
 
 
