@@ -342,6 +342,7 @@ class TrackFeed:
             finally:
                 self._stats.open_requests -= 1
                 self._assembly.release(sink)
+        await self._checks.wait_track(self._track)  # what is being verified is not missing
         return None
 
     # Objects

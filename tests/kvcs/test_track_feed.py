@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +12,7 @@ import pytest
 from kvcs.checks import Checks
 from kvcs.config import ConsumerConfig
 from kvcs.track_feed import TrackFeed, TrackSink
+from kvcs.wanted import Verification
 from moqt.codes import PublishDoneCode, RequestErrorCode
 from moqt.errors import RequestEnded, RequestRejected
 from moqt.types import FullTrackName, Location, TrackNamespace
@@ -383,3 +385,32 @@ async def test_a_failed_digest_in_a_thread_is_lost_as_it_is_here(
     assert case.table.assembly.missing_blocks(0, 1) == [1]
     assert (1, 1) in case.notes.lost
     assert case.table.stats.rejected_objects == 1
+
+
+async def test_what_is_still_being_verified_is_not_missing(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though something else is, so that no more is to come and yet not all is here."""
+    case = Case(threads, thread_octets=0)
+    octets = bytearray(case.track.objects[Location(1, 1)])
+    octets[-1] ^= 1
+    case.track.objects[Location(1, 1)] = bytes(octets)
+    rejected, run = threading.Event(), Verification.run
+
+    def run_late(verification: Verification) -> None:
+        if verification.where[1:] == (2, 2):
+            assert rejected.wait(10)
+        run(verification)
+
+    lose = case.notes.lose
+
+    def note(track: int, layer: int, block: int | None = None) -> None:
+        lose(track, layer, block)
+        if (layer, block) == (1, 1):
+            asyncio.get_running_loop().call_later(0.02, rejected.set)
+
+    monkeypatch.setattr(Verification, "run", run_late)
+    monkeypatch.setattr(case.notes, "lose", note)
+    await case.feed().run(is_complete=True)
+    assert case.table.assembly.missing_blocks(0, 2) == []
+    assert case.table.assembly.missing_blocks(0, 1) == [1]
