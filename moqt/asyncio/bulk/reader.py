@@ -18,7 +18,7 @@ from aioquic.quic.recovery import MAX_ACK_RANGES
 from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.memory import run_memory
-from moqt.asyncio.bulk.opening import Opener, Sealed
+from moqt.asyncio.bulk.opening import FrameHead, Opener
 from moqt.asyncio.bulk.protection import SAMPLE_OCTETS
 from moqt.asyncio.bulk.rows import FEWEST_ROWS, payload_of_rows
 
@@ -34,6 +34,9 @@ UNHURRIED_ACK_S = 0.015
 """When packets are acknowledged that brought nothing new to the application: whoever sent nothing
 but control frames waits for its probe timeout at most, which is no less than max_ack_delay, 25 ms.
 """
+
+_HEAD_ROOM = 32
+"""Octets of memory in front of the first payload: for the head of a STREAM frame, 25 at most."""
 
 _IDLE_RESOLUTION_S = 0.001
 """How exactly the idle timer is kept while much comes."""
@@ -60,14 +63,12 @@ class BulkReader:
         self._spin = 0
         self._is_opened = self._elicits = self._has_octets = False
         # octets of one stream that were not handed on yet: from where to where in `_view`
-        self._start = self._stop = 0
+        self._start = self._stop = _HEAD_ROOM
         self._kind = self._offset = 0
         self._stream_id = -1
-        # the head of a frame that would go on there, as its sender writes them; what is the same in
-        # front of its offset and behind it; the octets of the last one, which its length is of
-        self._next_head = b""
-        self._head = b"", b""
-        self._frame_octets = 0
+        # the head of the last frame, and the offset at which another one like it would go on
+        self._head: FrameHead | None = None
+        self._next_offset = 0
 
     def read(self, datagrams: memoryview, segment_octets: int, now: float) -> None:
         """Take datagrams that came from the connection's own path, one after another.
@@ -92,7 +93,7 @@ class BulkReader:
             if not starts or connection.is_over:
                 return
         self._expect_number(_expected_number(space))
-        self._start = self._stop = 0
+        self._start = self._stop = _HEAD_ROOM
         self._is_opened = self._elicits = self._has_octets = False
         whole = total - total % segment_octets
         at, tries = 0, 0
@@ -136,7 +137,8 @@ class BulkReader:
         connection is over."""
         if not self._hand_on():
             return -1
-        self._start = self._stop = 0
+        self._start = self._stop = _HEAD_ROOM
+        self._head = None
         rows, size, first = opener.open_rows(datagrams, segment_octets, self._expected, self._view)
         if not rows:
             return 0
@@ -172,16 +174,59 @@ class BulkReader:
     def _read_each(
         self, opener: Opener, datagrams: memoryview, segment_octets: int, now: float
     ) -> bool:
-        """Take packets one by one."""
-        starts = range(0, len(datagrams), segment_octets)
-        masks = opener.masks(datagrams, starts)
-        mask_at = 0
-        for at in starts:
+        """Take packets one by one, and at once those that go on where one ended."""
+        octets = len(datagrams)
+        masks = opener.masks(datagrams, range(0, octets, segment_octets))
+        at = mask_at = 0
+        while at < octets:
+            if self._head is not None and octets - at >= segment_octets:
+                rows = self._read_on(opener, datagrams[at:], masks[mask_at:], segment_octets)
+                at += rows * segment_octets
+                mask_at += rows * SAMPLE_OCTETS
+                if at == octets:
+                    break
             mask = masks[mask_at : mask_at + SAMPLE_OCTETS]
-            mask_at += SAMPLE_OCTETS
             if not self._read_one(opener, datagrams[at : at + segment_octets], mask, now):
                 return False
+            at += segment_octets
+            mask_at += SAMPLE_OCTETS
         return True
+
+    def _read_on(
+        self, opener: Opener, datagrams: memoryview, masks: bytes, segment_octets: int
+    ) -> int:
+        """Take packets whose frames go on where the last one ended, in this run or the one before.
+
+        Returns how many were, from the first on.
+        """
+        head = self._head
+        if head is None or self._next_number != self._expected:
+            return 0
+        if self._kind:
+            self._next_offset = self._offset + self._stop - self._start
+        rows, step = opener.open_on(
+            datagrams,
+            masks,
+            segment_octets,
+            number=self._expected,
+            head=head,
+            offset=self._next_offset,
+            view=self._view,
+            stop=self._stop,
+        )
+        if rows:
+            if not self._kind:
+                self._kind, self._stream_id, self._offset = (
+                    head.kind,
+                    head.stream_id,
+                    self._next_offset,
+                )
+                self._start = self._stop
+            self._stop += rows * step
+            self._next_number = self._expected = self._expected + rows
+            self._spin = opener.first_octet
+            self._is_opened = self._elicits = self._has_octets = True
+        return rows
 
     def _read_one(self, opener: Opener, datagram: memoryview, mask: bytes, now: float) -> bool:
         """Take a packet, or have aioquic take it."""
@@ -191,8 +236,10 @@ class BulkReader:
             self._note_numbers(now)
             if sealed.number in connection._spaces[Epoch.ONE_RTT].received_packets:
                 return True
-        data_at = None if sealed is None else self._open(opener, sealed, datagram)
-        if sealed is None or data_at is None:
+        start = self._stop
+        if sealed is None or not opener.open(
+            sealed, datagram, self._view[start : start + sealed.size]
+        ):
             self._note_numbers(now)
             if not self._hand_on():
                 return False
@@ -207,34 +254,7 @@ class BulkReader:
         self._next_number = number + 1
         if number >= self._expected:
             self._expected, self._spin = self._next_number, sealed.first_octet
-        if data_at < self._stop:
-            offset_octets = len(self._next_head) - sum(map(len, self._head))
-            self._stop += sealed.size - len(self._next_head)
-            self._expect_head(offset_octets)
-            self._elicits = self._has_octets = True
-            return True
-        return self._take(data_at, data_at + sealed.size, now)
-
-    def _open(self, opener: Opener, sealed: Sealed, datagram: memoryview) -> int | None:
-        """Open a packet; return where its payload is. None: it isn't for this key.
-
-        Its frame most likely goes on where the last one ended. So it is opened with the head that
-        such a frame has over the end of the last one's octets, which is put back: that way the
-        octets of both lie together, and nothing is moved. A payload that is said to be there, in
-        front of `_stop`, is such a one.
-        """
-        view, head, stop = self._view, self._next_head, self._stop
-        start = stop - len(head)
-        kept = bytes(view[start:stop])
-        is_open = opener.open(sealed, datagram, view[start : start + sealed.size])
-        if head:
-            is_next = self._goes_on(sealed.size) and view[start:stop] == head
-            if is_open and not is_next:
-                view[stop : stop + sealed.size] = bytes(view[start : start + sealed.size])
-            view[start:stop] = kept
-            if not is_next:
-                start = stop
-        return start if is_open else None
+        return self._take(start, start + sealed.size, now)
 
     def _take(self, start: int, stop: int, now: float) -> bool:
         """Take the payload that is there, behind what waits to be handed on."""
@@ -252,26 +272,17 @@ class BulkReader:
         if self._kind & (_OFF | _FIN) == _OFF:
             length_at = offset_at + (1 << (self._view[offset_at] >> 6))
             view = self._view
-            self._head = bytes(view[start:offset_at]), bytes(view[length_at:data_at])
-            self._frame_octets = stop - data_at
-            self._expect_head(length_at - offset_at)
-        return True
-
-    def _expect_head(self, width: int) -> None:
-        """Note the head of a frame that goes on at `_stop`: as the last one but for the offset, of
-        so many octets."""
-        offset = self._offset + self._stop - self._start
-        if offset < 1 << 8 * width - 2:
-            start, end = self._head
-            mark = width.bit_length() - 1 << 8 * width - 2
-            self._next_head = start + (offset | mark).to_bytes(width, "big") + end
+            self._head = FrameHead(
+                kind=self._kind,
+                stream_id=self._stream_id,
+                start=bytes(view[start:offset_at]),
+                offset_octets=length_at - offset_at,
+                end=bytes(view[length_at:data_at]),
+                payload_octets=stop - start,
+            )
         else:
-            self._next_head = b""
-
-    def _goes_on(self, size: int) -> bool:
-        """Whether a packet of so many octets, which begins with `_next_head`, does so."""
-        octets = size - len(self._next_head)
-        return octets == self._frame_octets if self._kind & _LEN else octets >= 0
+            self._head = None
+        return True
 
     def _stream_frame(self, start: int, stop: int) -> tuple[int, int, int, int, int] | None:
         """Read the head of a STREAM frame that fills a payload: its type, the stream ID, the
@@ -329,9 +340,10 @@ class BulkReader:
 
     def _hand_on(self) -> bool:
         """Hand on what was read of a stream, if anything."""
-        kind, self._kind, self._next_head = self._kind, 0, b""
+        kind, self._kind = self._kind, 0
         if not kind:
             return True
+        self._next_offset = self._offset + self._stop - self._start
         return self._place(
             kind, self._stream_id, self._offset, self._view[self._start : self._stop]
         )
