@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.config import CongestionControl, TransportConfig
     from moqt.asyncio.following import FollowConfig
     from moqt.asyncio.following_client import Client
-    from moqt.asyncio.info import ConnectionInfo, ConnectProgress
+    from moqt.asyncio.info import ConnectionInfo, ConnectionStats, ConnectProgress
     from moqt.asyncio.namespaces import (
         AcceptedNamespace,
         NamespaceItem,
@@ -88,6 +88,7 @@ __all__ = [
     "CongestionControl",
     "ConnectProgress",
     "ConnectionInfo",
+    "ConnectionStats",
     "Decision",
     "Denial",
     "Denied",
@@ -166,6 +167,7 @@ _HOMES = {
     "CongestionControl": "moqt.asyncio.config",
     "ConnectProgress": "moqt.asyncio.info",
     "ConnectionInfo": "moqt.asyncio.info",
+    "ConnectionStats": "moqt.asyncio.info",
     "Decision": "moqt.session.access.authorization",
     "Denial": "moqt.session.access.authorization",
     "Denied": "moqt.session.access.authorization",

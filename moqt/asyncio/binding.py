@@ -23,12 +23,13 @@ from aioquic.quic import events as quic
 
 from moqt.asyncio.quic_errors import error_name, tls_alert
 from moqt.asyncio.tap import MoqtTap, TappedTransport
+from moqt.asyncio.traffic import Traffic
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import SessionErrorCode
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aioquic.quic.events import ConnectionTerminated, QuicEvent
     from aioquic.tls import AlertDescription
@@ -156,6 +157,8 @@ class Driver:
         """Whether the QUIC handshake is done."""
         self.ready_at: float | None = None
         """When it was done, by `time.monotonic`."""
+        self.traffic = Traffic()
+        """What came and went so far."""
         self._endpoint = endpoint
         self._connection_ids = connection_ids
         self._config = connection.transport_config
@@ -203,6 +206,7 @@ class Driver:
         be shorter; `pump_now` follows the last of a batch."""
         self._heard_at = self._fed_at = now
         self._unacknowledged_octets += len(datagrams)
+        self.traffic.note_received(len(datagrams), segment_octets)
         self._is_fed = True
         is_whole = False
         try:
@@ -286,6 +290,7 @@ class Driver:
             self._pump_handle = None
         if self._is_finished:
             return
+        self.traffic.wakeups += 1
         now = time.monotonic()
         self._is_pumping = True
         is_whole = False
@@ -403,24 +408,35 @@ class Driver:
         was_over = connection.is_over
         datagrams = connection.datagrams_to_send(now=now)
         if datagrams:
-            self._endpoint.send(datagrams)
+            self._send(datagrams)
             if connection.is_over and not was_over:
                 self._farewell = datagrams  # CONNECTION_CLOSE
         while not self._endpoint.is_blocked and (probe := connection.next_probe(now)) is not None:
-            if not self._endpoint.send_probe(probe):  # so another one is due at once
-                connection.on_too_large(len(probe[0]))
-        if connection.write_bulk(now, self._endpoint.send_segments, goes_on=goes_on):
+            octets = len(probe[0])
+            if self._endpoint.send_probe(probe):
+                self.traffic.note_sent(octets, octets)
+            else:  # so another one is due at once
+                connection.on_too_large(octets)
+        if connection.write_bulk(now, self._send_run, goes_on=goes_on):
             self._pump_handle = self._loop.call_soon(
                 self._pump
             )  # once what has arrived meanwhile is read
         if self._connection_ids is not None:
             self._take_quic_events(now)  # IDs issued in these datagrams may be used at once
 
+    def _send(self, datagrams: Sequence[Datagram]) -> None:
+        self.traffic.note_list_sent(datagrams)
+        self._endpoint.send(datagrams)
+
+    def _send_run(self, datagrams: memoryview, segment_octets: int, address: Address) -> bool:
+        self.traffic.note_sent(len(datagrams), segment_octets)
+        return self._endpoint.send_segments(datagrams, segment_octets, address)
+
     def _repeat_farewell(self) -> None:
         """CONNECTION_CLOSE again, ever more rarely, for a peer that missed it (RFC 9000 10.2.1)."""
         self._late_batches += 1
         if self._late_batches & (self._late_batches - 1) == 0:
-            self._endpoint.send(self._farewell)
+            self._send(self._farewell)
 
     # --- the end ---
 

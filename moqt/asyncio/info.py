@@ -1,4 +1,4 @@
-"""What the QUIC and TLS handshakes of a connection settled, for messages and tools."""
+"""What the QUIC and TLS handshakes of a connection settled, and its counters: for who looks on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from moqt.asyncio.binding import Driver
     from moqt.tls import CertificateFacts
 
-__all__ = ["ConnectProgress", "ConnectionInfo", "connection_info"]
+__all__ = [
+    "ConnectProgress",
+    "ConnectionInfo",
+    "ConnectionStats",
+    "connection_info",
+    "connection_stats",
+]
 
 
 @dataclass(slots=True)
@@ -50,6 +56,43 @@ class ConnectionInfo:
     datagram_octets: int
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionStats:
+    """How one QUIC connection fares: counters from its beginning, and what holds now.
+
+    A value of its own, so that two of them may be subtracted; the same for both packet paths and at
+    both ends. Octets are UDP payload, without the headers of UDP and IP.
+
+    `datagrams_sent`, `octets_sent`: handed to the socket, acknowledgements and probes of the path
+    included; the system may still have dropped them. `datagrams_received`, `octets_received`: came
+    for this connection, whether or not they could be read.
+
+    `packets_lost`: declared lost by loss recovery (RFC 9002 6.1), those that turned out to be late
+    included. Left out: the handshake's, those sent before the peer can have had its keys, what a
+    probe timeout repeated, and probes of the path's MTU, whose loss is an answer.
+    `probe_timeouts`: how often nothing was acknowledged in time (RFC 9002 6.2).
+
+    `smoothed_rtt_s`, `least_rtt_s`: round trips in seconds (RFC 9002 5); None before the first
+    sample, `least_rtt_s` also on a new path. `congestion_window_octets`: how much may be in flight;
+    `octets_in_flight`: how much is.
+
+    `wakeups`: how often the connection was worked on, for a batch of datagrams, a timer or what the
+    application did; each costs about the same, however much it moves.
+    """
+
+    datagrams_sent: int
+    datagrams_received: int
+    octets_sent: int
+    octets_received: int
+    packets_lost: int
+    probe_timeouts: int
+    smoothed_rtt_s: float | None
+    least_rtt_s: float | None
+    congestion_window_octets: int
+    octets_in_flight: int
+    wakeups: int
+
+
 def connection_info(driver: Driver) -> ConnectionInfo:
     """Return what is settled so far."""
     connection = driver.connection
@@ -68,4 +111,22 @@ def connection_info(driver: Driver) -> ConnectionInfo:
         certificate=None if certificate is None else certificate_facts(certificate),
         peer_parameters={name: value for name, value in numbers.items() if isinstance(value, int)},
         datagram_octets=connection.datagram_size,
+    )
+
+
+def connection_stats(driver: Driver) -> ConnectionStats:
+    """Return what was counted so far; also when the connection is over."""
+    traffic, recovery = driver.traffic, driver.connection.recovery
+    return ConnectionStats(
+        datagrams_sent=traffic.datagrams_sent,
+        datagrams_received=traffic.datagrams_received,
+        octets_sent=traffic.octets_sent,
+        octets_received=traffic.octets_received,
+        packets_lost=recovery.lost_packets,
+        probe_timeouts=recovery.probe_timeouts,
+        smoothed_rtt_s=recovery.smoothed_rtt_s,
+        least_rtt_s=recovery.least_rtt_s,
+        congestion_window_octets=recovery.congestion_window,
+        octets_in_flight=recovery.bytes_in_flight,
+        wakeups=traffic.wakeups,
     )

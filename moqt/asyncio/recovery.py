@@ -14,8 +14,8 @@ halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room 
 - After `FORGET_EVENTS` congestion events without any, the standard's thresholds return.
 
 `install` puts it in the place of a new connection's recovery. It uses of aioquic's inside:
-`QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_rtt_latest`, `_rtt_smoothed`,
-`_rtt_initialized`, `_rtt_initial`, `_rtt_min`, `_detect_loss`, `_on_packets_lost`,
+`QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_pto_count`, `_rtt_latest`,
+`_rtt_smoothed`, `_rtt_initialized`, `_rtt_initial`, `_rtt_min`, `_detect_loss`, `_on_packets_lost`,
 `_in_persistent_congestion`, `spaces`, which the connection sets); `QuicPacketSpace`
 (`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets._size`).
 """
@@ -76,7 +76,10 @@ class AdaptiveRecovery(QuicPacketRecovery):
         self.spurious_losses = 0
         """How many packets were declared lost and acknowledged after all."""
         self.lost_packets = 0
-        """How many were declared lost, those included; none that a probe timeout repeated."""
+        """How many were declared lost, those included; none that a probe timeout repeated, that was
+        sent before the peer can have had its keys, or that probed the path's MTU."""
+        self.probe_timeouts = 0
+        """How many probe timeouts have run out (RFC 9002 6.2)."""
         self.on_lost: Callable[[tuple[QuicSentPacket, ...]], None] | None = None
         """Told of application data's packets that were declared lost; not of repeated ones."""
         self.on_acked: Callable[[QuicSentPacket], None] | None = None
@@ -94,6 +97,16 @@ class AdaptiveRecovery(QuicPacketRecovery):
         self._event_lost = 0
         self._event_spurious = 0
         self._clean_events = 0
+
+    @property
+    def smoothed_rtt_s(self) -> float | None:
+        """The smoothed round trip (RFC 9002 5.3); None before the first sample."""
+        return self._rtt_smoothed if self._rtt_initialized else None
+
+    @property
+    def least_rtt_s(self) -> float | None:
+        """The shortest round trip on this path; None before the first sample."""
+        return None if self._rtt_min == inf else self._rtt_min
 
     def forget_round_trips(self) -> None:
         """The path is another one: the shortest round trip of the old one says nothing."""
@@ -169,6 +182,13 @@ class AdaptiveRecovery(QuicPacketRecovery):
         space.ack_eliciting_in_flight -= len(taken) - len(joined)
         return joined
 
+    def on_loss_detection_timeout(self, *, now: float) -> None:
+        """Act on a timer, which is a probe timeout's if no packet is due to be declared lost."""
+        before = self._pto_count
+        super().on_loss_detection_timeout(now=now)
+        if self._pto_count > before:
+            self.probe_timeouts += 1
+
     def _detect_loss(self, *, now: float, space: QuicPacketSpace) -> None:
         if self._outstanding is not None:
             space.sent_packets = self._outstanding
@@ -222,7 +242,7 @@ class AdaptiveRecovery(QuicPacketRecovery):
     # --- mistakes ---
 
     def _remember(self, packets: tuple[QuicSentPacket, ...], now: float) -> None:
-        self.lost_packets += len(packets)
+        self.lost_packets += sum(not _is_mtu_probe(packet) for packet in packets)
         if _sent_at(packets[-1]) > self._event_began_at:
             if self._event_lost and not self._event_spurious:
                 self._clean_events += 1
@@ -273,6 +293,11 @@ class AdaptiveRecovery(QuicPacketRecovery):
 def _sent_at(packet: QuicSentPacket) -> float:
     sent_at: Any = packet.sent_time  # None only before it is sent
     return float(sent_at)
+
+
+def _is_mtu_probe(packet: QuicSentPacket) -> bool:
+    """Whether `moqt.asyncio.mtu_prober` made it. An ACK alone isn't in flight either."""
+    return packet.is_ack_eliciting and not packet.in_flight
 
 
 def fresh_ranges(ranges: Sequence[range], known: Sequence[range]) -> list[tuple[int, int]]:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from moqt import errors
 from moqt.asyncio.desk import RequestDesk
-from moqt.asyncio.info import ConnectionInfo, connection_info
+from moqt.asyncio.info import (
+    ConnectionInfo,
+    ConnectionStats,
+    connection_info,
+    connection_stats,
+)
 from moqt.asyncio.namespaces import AcceptedNamespace
 from moqt.asyncio.verbs import SessionVerbs
 from moqt.codes import SessionErrorCode
@@ -128,6 +133,11 @@ class MoqtSession(SessionVerbs):
     def connection_info(self) -> ConnectionInfo:
         """What the QUIC and TLS handshakes settled."""
         return connection_info(self._driver)
+
+    @property
+    def connection_stats(self) -> ConnectionStats:
+        """What QUIC sent, received and lost so far, and how it fares now: a new value each time."""
+        return connection_stats(self._driver)
 
     # --- the end ---
 

@@ -94,6 +94,7 @@ def test_what_loss_recovery_is_built_on() -> None:
         "_cc",
         "_logger",
         "_pacer",
+        "_pto_count",
         "_quic_logger",
         "_rtt_initial",
         "_rtt_initialized",
@@ -126,6 +127,7 @@ def test_what_loss_recovery_is_built_on() -> None:
             "space",
         ],
         "_in_persistent_congestion": ["self", "packets"],
+        "on_loss_detection_timeout": ["self", "now"],
     }.items():
         signature = inspect.signature(getattr(QuicPacketRecovery, method))
         assert list(signature.parameters) == parameters

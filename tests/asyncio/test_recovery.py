@@ -209,6 +209,46 @@ def test_a_probe_timeouts_repeat_is_no_mistake() -> None:
     assert path.recovery.late_s == 0
 
 
+def test_probe_timeouts_are_counted_and_losses_found_by_time_are_none() -> None:
+    path = Path()
+    path.warm_up()
+    path.send(2, 2.0)
+    for round_ in range(1, 4):
+        path.recovery.on_loss_detection_timeout(now=2.0 + round_)
+        assert path.recovery.probe_timeouts == round_
+    path.send(2, 7.0)
+    path.acknowledge(path.number - 1, now=7.0 + RTT)
+    assert path.recovery._pto_count == 0  # aioquic's begins anew
+    assert path.space.loss_time is not None
+    path.recovery.on_loss_detection_timeout(now=path.space.loss_time + 1e-6)
+    assert path.recovery.lost_packets == 1
+    assert path.recovery.probe_timeouts == 3
+
+
+def test_the_loss_of_a_probe_of_the_path_is_not_counted() -> None:
+    """RFC 9000 14.4: it says that the path doesn't carry its size."""
+    path = Path()
+    path.warm_up()
+    probes = path.send(2, 2.0)
+    for number in probes:  # as `moqt.asyncio.mtu_prober` has it
+        path.space.sent_packets[number].in_flight = False
+    path.acknowledge(*path.send(4, 2.0), now=2.0 + RTT)
+    assert path.lost == list(probes)
+    assert path.recovery.lost_packets == 0
+
+
+def test_round_trips_are_unknown_before_one_was_measured() -> None:
+    path = Path()
+    assert path.recovery.smoothed_rtt_s is None
+    assert path.recovery.least_rtt_s is None
+    path.warm_up()
+    assert path.recovery.smoothed_rtt_s == pytest.approx(RTT)
+    assert path.recovery.least_rtt_s == pytest.approx(RTT)
+    path.recovery.forget_round_trips()
+    assert path.recovery.smoothed_rtt_s == pytest.approx(RTT)
+    assert path.recovery.least_rtt_s is None
+
+
 def test_what_is_remembered_of_losses_is_bounded() -> None:
     path = Path()
     path.warm_up()
