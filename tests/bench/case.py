@@ -29,6 +29,12 @@ class Metric(StrEnum):
     """Its largest during the transfer, less what it had just before."""
     RECEIVER_PEAK = "receiver peak MiB"
     RECEIVER_GROWTH = "receiver growth MiB"
+    SENDER_RESIDENT = "producer resident MiB"
+    """What the process has in memory, less the caller's tensors."""
+    SENDER_FILES = "producer files MiB"
+    """Of that, pages of files: libraries, which processes share."""
+    RECEIVER_RESIDENT = "consumer resident MiB"
+    RECEIVER_FILES = "consumer files MiB"
     OBJECTS = "Objects/s"
     LAYER_TIME = "ms a layer"
     """Time of the whole transfer over its layers."""
@@ -63,6 +69,7 @@ class Section(Enum):
     LATENCY = "Layer latency"
     GROWTH = "Growth"
     LINKS = "Emulated links"
+    MEMORY = "Resident memory"
 
 
 Figures: TypeAlias = Mapping[Metric, float]

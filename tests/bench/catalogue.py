@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.bench import bulk, consumers, growth, latency, link, objects
+from tests.bench import bulk, consumers, growth, latency, link, memory, objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["all_cases"]
 
-MODULES = (bulk, objects, consumers, latency, growth, link)
+MODULES = (bulk, objects, consumers, latency, growth, link, memory)
 """Each has `cases(scale) -> Sequence[Case]`."""
 
 

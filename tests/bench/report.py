@@ -109,6 +109,12 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.DATAGRAM,
         Metric.RETRIES,
     ),
+    Section.MEMORY: (
+        Metric.SENDER_RESIDENT,
+        Metric.SENDER_FILES,
+        Metric.RECEIVER_RESIDENT,
+        Metric.RECEIVER_FILES,
+    ),
 }
 
 NOTES: dict[Section, str] = {
@@ -117,6 +123,9 @@ NOTES: dict[Section, str] = {
     Section.LATENCY: "From the call of `put_layer` until the consumer's iteration yields it.",
     Section.GROWTH: "A unit is a layer, an Object, or the retrieval of one small cache that is"
     " found among others; publishing and discovery are counted with it.",
+    Section.MEMORY: "Whole process, at rest (the peaks of a transfer: see Bulk transfer). Each row"
+    " has all of the row above it, in a new process. Files are pages of libraries and other files:"
+    " part of what is resident, and shared by all processes that use them.",
     Section.LINKS: "A copy on the same emulated link is what KVCS is compared with.",
 }
 

@@ -19,7 +19,15 @@ from kvcs.config import ProducerConfig
 from moqt.asyncio import config as transport_limits
 from moqt.asyncio.config import TransportConfig
 from tests.bench.side import without_digest
-from tests.bench.side.inside import LOOPBACK, Meter, heard, holds_pattern, pattern, say
+from tests.bench.side.inside import (
+    LOOPBACK,
+    Meter,
+    heard,
+    holds_pattern,
+    pattern,
+    say,
+    say_status,
+)
 
 if TYPE_CHECKING:
     import cProfile
@@ -144,6 +152,9 @@ async def produce(given: dict[str, Any]) -> None:
         say("serving", port=producer.port)
         publication: Publication | None = None
         while (order := await heard())["do"] != "end":
+            if order["do"] == "status":
+                say_status()
+                continue
             is_warm_up = order["number"] < 0
             if not is_warm_up:
                 gauge.start()
@@ -193,6 +204,9 @@ async def consume(given: dict[str, Any]) -> None:
     ) as consumer:
         say("connected")
         while (order := await heard())["do"] != "end":
+            if order["do"] == "status":
+                say_status()
+                continue
             is_warm_up = order["number"] < 0
             if not is_warm_up:
                 gauge.start()
