@@ -58,6 +58,14 @@ class Metric(StrEnum):
     """Largest UDP payload that the sender used at the end, where the library tells."""
     RETRIES = "recovery steps"
     """Requests for what had not come by itself: none, if all is well."""
+    DATAGRAMS_SENT = "datagrams to a consumer"
+    """Handed to the socket by the producer; this and what follows: by its counters, the mean."""
+    PACKETS_LOST = "packets lost a consumer"
+    """Of those, what the producer's loss recovery took for lost."""
+    DATAGRAMS_RECEIVED = "datagrams to the producer a consumer"
+    """Acknowledgements, mostly."""
+    WAKEUPS = "producer wake-ups a consumer"
+    """How often the producer worked on a consumer's connection."""
 
 
 class Section(Enum):

@@ -11,10 +11,18 @@ from tests.bench.kvcs_round import DISCOVERED, Workload, kvcs_round
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COUNTS", "cases"]
+__all__ = ["COUNTERS", "COUNTS", "cases"]
 
 COUNTS = (0, 1, 2, 4, 8)
 """With none, the producer gathers and hashes alone."""
+
+COUNTERS = {
+    Metric.DATAGRAMS_SENT: "datagrams_sent",
+    Metric.PACKETS_LOST: "packets_lost",
+    Metric.DATAGRAMS_RECEIVED: "datagrams_received",
+    Metric.WAKEUPS: "wakeups",
+}
+"""What is shown of the producer's `ConnectionStats`, for each consumer."""
 
 
 def cases(scale: Scale) -> Sequence[Case]:
@@ -52,4 +60,7 @@ def _run(workload: Workload) -> Figures:
         moved = workload.octets * len(outcome.consumers)
         measured[Metric.SPEED] = moved / (last_at - outcome.put_at[0]) / 1e6
         measured[Metric.RECEIVER_TOTAL_CPU] = sum(one["cpu_s"] for one in outcome.consumers) * 1e3
+        counted = outcome.producer["connections"]
+        for metric, name in COUNTERS.items():
+            measured[metric] = counted[name] / len(outcome.consumers)
     return measured

@@ -79,6 +79,10 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.RECEIVER_TOTAL_CPU,
         Metric.SPEED,
         Metric.SENDER_GROWTH,
+        Metric.DATAGRAMS_SENT,
+        Metric.PACKETS_LOST,
+        Metric.DATAGRAMS_RECEIVED,
+        Metric.WAKEUPS,
     ),
     Section.LATENCY: (
         Metric.P50,
@@ -119,7 +123,9 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
 
 NOTES: dict[Section, str] = {
     Section.OBJECTS: "Discovered datagram size. An Object is one block of K or of V.",
-    Section.CONSUMERS: "All consumers share the receiver's core. MB/s is the sum over them.",
+    Section.CONSUMERS: "All consumers share the receiver's core. MB/s is the sum over them."
+    " Datagrams, losses and wake-ups: by the `connection_stats` of the producer's sessions, for the"
+    " measured time.",
     Section.LATENCY: "From the call of `put_layer` until the consumer's iteration yields it.",
     Section.GROWTH: "A unit is a layer, an Object, or the retrieval of one small cache that is"
     " found among others; publishing and discovery are counted with it.",

@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from moqt.asyncio.config import LARGEST_DATAGRAM_OCTETS
 from tests.bench import report, runner
 from tests.bench.__main__ import main
-from tests.bench.case import Case, CaseFailed, Figures, Metric, NotRun, Scale, Section
+from tests.bench.case import MEBI, Case, CaseFailed, Figures, Metric, NotRun, Scale, Section
 from tests.bench.catalogue import all_cases
+from tests.bench.consumers import COUNTERS
 from tests.bench.records import Records
 from tests.bench.targets import TARGETS, verdicts
 
@@ -36,6 +38,23 @@ def test_two_cases_of_one_round_end_up_in_table_json_and_plot(tmp_path: Path) ->
     assert all(f"| `{name}` |" in table for name in names)
     assert "KVCS verified, 1,452 / TLS 1.3 + SHA-256 over TCP (asyncio) | at least 0.22 |" in table
     assert ElementTree.parse(tmp_path / "bulk.svg").getroot().tag.endswith("svg")
+
+
+def test_what_a_consumer_costs_the_producer_is_counted_by_consumer(tmp_path: Path) -> None:
+    names = ["consumers-0", "consumers-2"]
+    only = ["--only", *names, "--rounds", "1", "--mebioctets", "8", "--out", str(tmp_path)]
+
+    assert main(only) == 0
+
+    told = json.loads((tmp_path / "results.json").read_text())["cases"]
+    (alone,), (counted,) = (told[name]["rounds"] for name in names)
+    assert not {metric.value for metric in COUNTERS} & alone.keys()
+    assert counted[Metric.DATAGRAMS_SENT.value] >= MEBI / LARGEST_DATAGRAM_OCTETS
+    assert 0 <= counted[Metric.PACKETS_LOST.value] < counted[Metric.DATAGRAMS_SENT.value]
+    assert counted[Metric.DATAGRAMS_RECEIVED.value] > 0
+    assert counted[Metric.WAKEUPS.value] > 0
+    table = (tmp_path / "README.md").read_text()
+    assert all(f"| {metric.value} |" in table for metric in COUNTERS)
 
 
 def test_the_report_is_written_again_from_what_was_stored(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ from tests.bench.side.inside import (
 
 if TYPE_CHECKING:
     import cProfile
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from kvcs.publication import Publication
+    from moqt import ConnectionStats, MoqtSession
 
 DISCOVERED = "discovered"
 """For `datagram`: the largest datagrams that the path and the library carry."""
@@ -135,9 +137,34 @@ class Gauge:
         return self._meter.stop()
 
 
+class ConnectionMeter:
+    """Counts what the connections of an end did, all together, between `start` and `stop`."""
+
+    COUNTERS = ("datagrams_sent", "packets_lost", "datagrams_received", "wakeups")
+    """Of `ConnectionStats`."""
+
+    def __init__(self) -> None:
+        self._before: dict[MoqtSession, ConnectionStats] | None = None
+
+    def start(self, sessions: Iterable[MoqtSession]) -> None:
+        """Begin, once."""
+        if self._before is None:
+            self._before = {session: session.connection_stats for session in sessions}
+
+    def stop(self, sessions: Iterable[MoqtSession]) -> dict[str, int]:
+        """Return the sums over the connections of the beginning and of the end."""
+        before = self._before or {}
+        after = [session.connection_stats for session in {*before, *sessions}]
+        return {
+            name: sum(getattr(one, name) for one in after)
+            - sum(getattr(one, name) for one in before.values())
+            for name in self.COUNTERS
+        }
+
+
 async def produce(given: dict[str, Any]) -> None:
     """Serve; publish, put and report as the parent says."""
-    cache, gauge = Cache(given), Gauge(given, "producer")
+    cache, gauge, connections = Cache(given), Gauge(given, "producer"), ConnectionMeter()
     cache.fill()
     put_at: list[float] = []
     async with kvcs.Producer.serve(
@@ -157,6 +184,7 @@ async def produce(given: dict[str, Any]) -> None:
                 continue
             is_warm_up = order["number"] < 0
             if not is_warm_up:
+                connections.start(producer.sessions)
                 gauge.start()
             if order["do"] == "publish":
                 publication = await producer.publish(
@@ -167,9 +195,11 @@ async def produce(given: dict[str, Any]) -> None:
                 assert publication is not None
                 put_at = await _put(publication, cache, given["pace_s"], is_warm_up=is_warm_up)
                 say("put", put_at=put_at)
+        figures = gauge.stop()
         say(
             "figures",
-            **gauge.stop(),
+            **figures,
+            connections=connections.stop(producer.sessions),
             datagram_octets=[one.connection_info.datagram_octets for one in producer.sessions],
             skipped_octets=without_digest.skipped_octets,
         )
