@@ -147,7 +147,7 @@ async def test_loss_that_has_other_reasons_costs_no_size(certificate: Certificat
     async with pair_over(certificate, 8972) as (near, far, path):
         await poll(lambda: held(near).datagram_size == 8952)
         path.loses = lambda: dice.random() < 0.03
-        await send(near, far, os.urandom(4 * MEBI))
+        await send(near, far, os.urandom(8 * MEBI))
         assert held(near).recovery.lost_packets > SUSPICIOUS_LOSSES
         await poll(lambda: held(near).datagram_size == 8952)
         assert held(near)._mtu_prober.search._search == 1  # it did not begin anew
