@@ -1,13 +1,15 @@
 """Strict reading of I-JSON (RFC 7493): what `json.loads` lets through is refused with its path.
 
 Refused: duplicate member names, NaN and infinities, numbers outside the safe range, lone
-surrogates, text that is not UTF-8, and nesting or length beyond a bound.
+surrogates, text that is not UTF-8, and nesting or length beyond a bound. What is of a kind that a
+reader does not want, it refuses by `read_integer`, `read_text` and the like, with the path too.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +21,11 @@ __all__ = [
     "check",
     "check_names",
     "parse",
+    "read_array",
+    "read_boolean",
+    "read_integer",
+    "read_object",
+    "read_text",
 ]
 
 JsonValue: TypeAlias = (
@@ -131,6 +138,57 @@ def check_names(value: object, path: str = "$", *, depth: int = 0) -> None:
         for position, element in enumerate(value):
             if isinstance(element, (dict, list)):
                 check_names(element, f"{path}[{position}]", depth=depth + 1)
+
+
+def read_integer(within: dict[str, Any], name: str, low: int, high: int, path: str = "$") -> int:
+    """Return a member of `within`, which stands at `path`. Raises: IJsonError."""
+    value = _member(within, name, path)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _unexpected(f"{path}.{name}", f"an integer from {low} to {high}", value)
+    return value
+
+
+def read_boolean(within: dict[str, Any], name: str, path: str = "$") -> bool:
+    """Return a member of `within`, which stands at `path`. Raises: IJsonError."""
+    value = _member(within, name, path)
+    if not isinstance(value, bool):
+        raise _unexpected(f"{path}.{name}", "true or false", value)
+    return value
+
+
+def read_text(within: dict[str, Any], name: str, path: str = "$") -> str:
+    """Return a member of `within`, which stands at `path`. Raises: IJsonError."""
+    value = _member(within, name, path)
+    if not isinstance(value, str):
+        raise _unexpected(f"{path}.{name}", "a string", value)
+    return value
+
+
+def read_array(within: dict[str, Any], name: str, path: str = "$", *, longest: int) -> list[Any]:
+    """Return a member of `within`, which stands at `path`. Raises: IJsonError."""
+    value = _member(within, name, path)
+    if not isinstance(value, list):
+        raise _unexpected(f"{path}.{name}", "an array", value)
+    if len(value) > longest:
+        raise IJsonError(f"{path}.{name}", f"has {len(value)} elements, at most {longest} fit")
+    return value
+
+
+def read_object(value: object, path: str = "$") -> dict[str, Any]:
+    """Return `value`, which stands at `path`, if it is an object. Raises: IJsonError."""
+    if not isinstance(value, dict):
+        raise _unexpected(path, "an object", value)
+    return value
+
+
+def _member(within: dict[str, Any], name: str, path: str) -> Any:
+    if name not in within:
+        raise IJsonError(f"{path}.{name}", "required member is missing")
+    return within[name]
+
+
+def _unexpected(path: str, expected: str, value: object) -> IJsonError:
+    return IJsonError(path, f"expected {expected}, got {reprlib.repr(value)}")
 
 
 def _name(name: object, path: str) -> str:

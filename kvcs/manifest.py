@@ -6,11 +6,11 @@ thousands of them, and a version is written every few layers.
 
 from __future__ import annotations
 
+import json
+import reprlib
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Self
 
 from kvcs import ijson
 from kvcs.errors import (
@@ -20,11 +20,12 @@ from kvcs.errors import (
     ManifestInvalid,
 )
 from kvcs.geometry import SegmentSpan
-from kvcs.kvsp.descriptor import Descriptor
+from kvcs.ijson import read_array, read_boolean, read_integer, read_object, read_text
+from kvcs.kvsp.descriptor import MAX_LAYERS, Descriptor
 from kvcs.names import MAX_SEGMENT, DataTrackName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "DIGEST_OCTETS",
@@ -46,28 +47,6 @@ MAX_TRACKS = 64
 
 DIGEST_OCTETS = 32
 _MAX_BLOCKS = 2**32 - 1
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_BLOCKS)]
-_Positive = Annotated[int, msgspec.Meta(ge=1, le=_MAX_BLOCKS)]
-
-
-class _SegmentJson(msgspec.Struct, forbid_unknown_fields=False):
-    segment: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEGMENT)]
-    first_block: _Count
-    blocks: _Positive
-    block_keys_sha256: str
-    tracks: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_TRACKS)]
-    complete: bool
-    object_digests: dict[str, list[list[str]]] = {}
-
-
-class _ManifestJson(msgspec.Struct, forbid_unknown_fields=False):
-    kvcs: int
-    compat: Any
-    layers: _Positive
-    block_tokens: _Positive
-    deterministic: bool
-    segments: Annotated[list[_SegmentJson], msgspec.Meta(max_length=MAX_SEGMENTS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,30 +120,29 @@ class Manifest:
         try:
             value = ijson.parse(text, max_octets=max_octets)
             ijson.check_names(value)
-            read = msgspec.convert(value, _ManifestJson)
+            return cls._read(read_object(value))
         except ijson.IJsonError as error:
             raise ManifestInvalid(error.path, error.problem) from error
-        except msgspec.ValidationError as error:
-            raise _invalid(error) from error
-        if read.kvcs != PROFILE_VERSION:
-            raise ManifestInvalid("$.kvcs", f"is {read.kvcs}, expected {PROFILE_VERSION}")
+
+    @classmethod
+    def _read(cls, value: dict[str, Any]) -> Self:
+        version = read_integer(value, "kvcs", 0, ijson.MAX_SAFE_INTEGER)
+        if version != PROFILE_VERSION:
+            raise ManifestInvalid("$.kvcs", f"is {version}, expected {PROFILE_VERSION}")
         try:
-            descriptor = Descriptor.from_dict(read.compat)
+            descriptor = Descriptor.from_dict(read_object(value.get("compat"), "$.compat"))
         except InvalidDescriptor as error:
             raise ManifestInvalid("$.compat" + error.path[1:], str(error)) from error
-        if read.layers != descriptor.layers:
-            raise ManifestInvalid("$.layers", f"is {read.layers}, compat has {descriptor.layers}")
-        if read.block_tokens != descriptor.block_tokens:
-            raise ManifestInvalid(
-                "$.block_tokens",
-                f"is {read.block_tokens}, compat has {descriptor.block_tokens}",
-            )
+        for name in ("layers", "block_tokens"):
+            expected = getattr(descriptor, name)
+            if read_integer(value, name, 1, _MAX_BLOCKS) != expected:
+                raise ManifestInvalid(f"$.{name}", f"is {value[name]}, compat has {expected}")
+        entries = read_array(value, "segments", longest=MAX_SEGMENTS)
         return cls(
             descriptor=descriptor,
-            deterministic=read.deterministic,
+            deterministic=read_boolean(value, "deterministic"),
             segments=tuple(
-                _read_segment(entry, f"$.segments[{index}]")
-                for index, entry in enumerate(read.segments)
+                _read_segment(entry, f"$.segments[{index}]") for index, entry in enumerate(entries)
             ),
         )
 
@@ -174,16 +152,17 @@ class Manifest:
         `digests_json`: what `dump_digests` gave for a Group's digests, where it is at hand: a
         version repeats what all before it had.
         """
-        return msgspec.json.encode(
-            {
-                "kvcs": PROFILE_VERSION,
-                "compat": self.descriptor.to_dict(),
-                "layers": self.descriptor.layers,
-                "block_tokens": self.descriptor.block_tokens,
-                "deterministic": self.deterministic,
-                "segments": [_segment_json(entry, digests_json) for entry in self.segments],
-            }
-        )
+        head = {
+            "kvcs": PROFILE_VERSION,
+            "compat": self.descriptor.to_dict(),
+            "layers": self.descriptor.layers,
+            "block_tokens": self.descriptor.block_tokens,
+            "deterministic": self.deterministic,
+        }
+        pieces = [_json(head)[:-1], b',"segments":[']
+        for index, entry in enumerate(self.segments):
+            pieces += [b"," * bool(index), *_segment_json(entry, digests_json)]
+        return b"".join([*pieces, b"]}"])
 
 
 def dump_digests(digests: bytes) -> bytes:
@@ -193,60 +172,73 @@ def dump_digests(digests: bytes) -> bytes:
     return f'["{digests.hex("-", DIGEST_OCTETS)}"]'.replace("-", '","').encode()
 
 
-def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """Yield its JSON in pieces: what is at hand of it is not copied to and fro."""
+    head = {
         "segment": entry.span.segment,
         "first_block": entry.span.first_block,
         "blocks": entry.span.blocks,
         "block_keys_sha256": entry.block_keys_sha256.hex(),
         "tracks": [str(track) for track in entry.tracks],
         "complete": entry.complete,
-        "object_digests": {
-            str(track): [
-                msgspec.Raw(digests_json.get(digests) or dump_digests(digests))
-                for digests in groups
-            ]
-            for track, groups in entry.object_digests.items()
-        },
     }
+    yield _json(head)[:-1] + b',"object_digests":{'
+    comma = b""
+    for track, groups in entry.object_digests.items():
+        yield comma + _json(str(track)) + b":["
+        yield b",".join(digests_json.get(group) or dump_digests(group) for group in groups)
+        yield b"]"
+        comma = b","
+    yield b"}}"
 
 
-def _invalid(error: msgspec.ValidationError) -> ManifestInvalid:
-    """Split msgspec's "problem - at `$.path`"."""
-    problem, separator, path = str(error).rpartition(" - at `")
-    if not separator:
-        return ManifestInvalid("$", str(error))
-    return ManifestInvalid(path.rstrip("`"), problem)
-
-
-def _read_segment(entry: _SegmentJson, path: str) -> SegmentEntry:
+def _read_segment(value: object, path: str) -> SegmentEntry:
+    entry = read_object(value, path)
+    names = read_array(entry, "tracks", path, longest=MAX_TRACKS)
+    listed = read_object(entry.get("object_digests", {}), f"{path}.object_digests")
     return SegmentEntry(
-        span=SegmentSpan(segment=entry.segment, first_block=entry.first_block, blocks=entry.blocks),
-        block_keys_sha256=_digests([entry.block_keys_sha256], f"{path}.block_keys_sha256"),
-        tracks=tuple(
-            _track(name, f"{path}.tracks[{index}]") for index, name in enumerate(entry.tracks)
+        span=SegmentSpan(
+            segment=read_integer(entry, "segment", 0, MAX_SEGMENT, path),
+            first_block=read_integer(entry, "first_block", 0, _MAX_BLOCKS, path),
+            blocks=read_integer(entry, "blocks", 1, _MAX_BLOCKS, path),
         ),
-        complete=entry.complete,
+        block_keys_sha256=_digests(
+            [read_text(entry, "block_keys_sha256", path)], f"{path}.block_keys_sha256"
+        ),
+        tracks=tuple(_track(name, f"{path}.tracks[{index}]") for index, name in enumerate(names)),
+        complete=read_boolean(entry, "complete", path),
         object_digests={
-            _track(name, f"{path}.object_digests"): tuple(
-                _digests(group, f"{path}.object_digests.{name}[{index}]")
-                for index, group in enumerate(groups)
+            _track(name, f"{path}.object_digests"): _read_groups(
+                listed, name, f"{path}.object_digests"
             )
-            for name, groups in entry.object_digests.items()
+            for name in listed
         },
     )
 
 
-def _track(name: str, path: str) -> DataTrackName:
+def _read_groups(listed: dict[str, Any], name: str, path: str) -> tuple[bytes, ...]:
+    groups = read_array(listed, name, path, longest=MAX_LAYERS)
+    return tuple(_digests(group, f"{path}.{name}[{index}]") for index, group in enumerate(groups))
+
+
+def _track(name: object, path: str) -> DataTrackName:
+    if not isinstance(name, str):
+        raise ManifestInvalid(path, f"expected a track's name, got {reprlib.repr(name)}")
     try:
         return DataTrackName.parse(name)
     except InvalidName as error:
         raise ManifestInvalid(path, str(error)) from error
 
 
-def _digests(texts: list[str], path: str) -> bytes:
+def _digests(texts: object, path: str) -> bytes:
     """Return the digests' octets one after the other; each is 64 hexadecimal digits."""
-    if any(len(text) != 2 * DIGEST_OCTETS for text in texts):
+    if not isinstance(texts, list) or not {str}.issuperset(map(type, texts)):
+        raise ManifestInvalid(path, "expected an array of strings")
+    if not {2 * DIGEST_OCTETS}.issuperset(map(len, texts)):
         raise ManifestInvalid(path, f"expected {2 * DIGEST_OCTETS} hexadecimal digits a digest")
     try:
         octets = bytes.fromhex("".join(texts))

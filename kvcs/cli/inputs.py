@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
+from kvcs import ijson
 from kvcs.cli.exits import CommandError, ExitCode
 from kvcs.errors import InvalidDescriptor, InvalidKey
 from kvcs.kvsp.descriptor import MAX_DESCRIPTOR_OCTETS, Descriptor
@@ -161,7 +161,7 @@ def need_tokens(source: str | None) -> Tokens:
         octets = read_file(Path(source), MAX_TOKENS_OCTETS)
     try:
         return _tokens(octets)
-    except (ValueError, EOFError, msgspec.DecodeError) as error:
+    except (ValueError, EOFError) as error:
         raise CommandError(
             ExitCode.USAGE,
             f"{where}: not token ids: {error}",
@@ -177,7 +177,9 @@ def _tokens(octets: bytes) -> Tokens:
         return array
     text = octets.strip()
     if text.startswith(b"["):
-        ids: list[int] = msgspec.json.decode(text, type=list[int])
+        ids: list[int] = ijson.parse(text, max_octets=MAX_TOKENS_OCTETS)
+        if not {int}.issuperset(map(type, ids)):
+            raise ValueError("an array of something other than integers")
         return ids
     words = text.split()
     for position, word in enumerate(words):

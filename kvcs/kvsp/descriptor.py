@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ import rfc8785
 
 from kvcs import ijson
 from kvcs.errors import InvalidDescriptor
+from kvcs.ijson import read_integer, read_object, read_text
 from kvcs.kvsp.shapes import DTYPES, Component, LayerGeometry, Layout
 
 if TYPE_CHECKING:
@@ -97,12 +99,14 @@ class Descriptor:
         if not isinstance(given, Mapping):
             raise InvalidDescriptor("$", f"expected an object, got {type(given).__name__}")
         try:
-            members: dict[str, Any] = ijson.check(given)
+            self._read(ijson.check(given))
         except ijson.IJsonError as error:
             raise InvalidDescriptor(error.path, error.problem) from error
-        _text(members, "model")
-        layers = _integer(members, "layers", 1, MAX_LAYERS)
-        block_tokens = _integer(members, "block_tokens", 1, MAX_BLOCK_TOKENS)
+
+    def _read(self, members: dict[str, Any]) -> None:
+        read_text(members, "model")
+        layers = read_integer(members, "layers", 1, MAX_LAYERS)
+        block_tokens = read_integer(members, "block_tokens", 1, MAX_BLOCK_TOKENS)
         self._members = members
         self._dtype = _dtype(members)
         self._layout = _layout(members)
@@ -113,9 +117,9 @@ class Descriptor:
             path = f"$.layer_overrides.{index}"
             if not _LAYER_INDEX.fullmatch(index) or len(index) > 5 or int(index) >= layers:
                 raise InvalidDescriptor(path, f"expected a layer from 0 to {layers - 1}")
-            if not isinstance(override, dict):
-                raise InvalidDescriptor(path, f"expected an object, got {_shown(override)}")
-            self._geometry[int(index)] = self._read_geometry(override, path, block_tokens)
+            self._geometry[int(index)] = self._read_geometry(
+                read_object(override, path), path, block_tokens
+            )
         self._jcs = rfc8785.dumps(members)
         if len(self._jcs) > MAX_DESCRIPTOR_OCTETS:
             raise InvalidDescriptor(
@@ -128,8 +132,8 @@ class Descriptor:
     ) -> LayerGeometry:
         def read(name: str, low: int) -> int:
             if name in override:
-                return _integer(override, name, low, MAX_DATA_OCTETS, path)
-            return _integer(self._members, name, low, MAX_DATA_OCTETS)
+                return read_integer(override, name, low, MAX_DATA_OCTETS, path)
+            return read_integer(self._members, name, low, MAX_DATA_OCTETS)
 
         kv_heads = read("kv_heads", 1)
         head_dim = read("head_dim", 1)
@@ -206,38 +210,11 @@ class Descriptor:
         return (Descriptor.from_json, (self._jcs,))
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _member(members: dict[str, Any], name: str, path: str) -> Any:
-    if name not in members:
-        raise InvalidDescriptor(f"{path}.{name}", "required member is missing")
-    return members[name]
-
-
-def _text(members: dict[str, Any], name: str) -> str:
-    value = _member(members, name, "$")
-    if not isinstance(value, str):
-        raise InvalidDescriptor(f"$.{name}", f"expected a string, got {_shown(value)}")
-    return value
-
-
-def _integer(members: dict[str, Any], name: str, low: int, high: int, path: str = "$") -> int:
-    value = _member(members, name, path)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidDescriptor(
-            f"{path}.{name}", f"expected an integer from {low} to {high}, got {_shown(value)}"
-        )
-    return value
-
-
 def _dtype(members: dict[str, Any]) -> np.dtype[Any]:
-    name = _text(members, "dtype")
+    name = read_text(members, "dtype")
     if name not in DTYPES:
         raise InvalidDescriptor(
-            "$.dtype", f"expected one of {', '.join(DTYPES)}, got {_shown(name)}"
+            "$.dtype", f"expected one of {', '.join(DTYPES)}, got {reprlib.repr(name)}"
         )
     return DTYPES[name]
 
@@ -248,21 +225,17 @@ def _layout(members: dict[str, Any]) -> Layout:
     for layout in Layout:
         if members["layout"] == layout.value:
             return layout
-    raise InvalidDescriptor("$.layout", f'expected "nhd" or "hnd", got {_shown(members["layout"])}')
+    shown = reprlib.repr(members["layout"])
+    raise InvalidDescriptor("$.layout", f'expected "nhd" or "hnd", got {shown}')
 
 
 def _check_shard(members: dict[str, Any]) -> None:
     if "shard" not in members:
         return
-    shard = members["shard"]
-    if not isinstance(shard, dict):
-        raise InvalidDescriptor("$.shard", f"expected an object, got {_shown(shard)}")
-    size = _integer(shard, "size", 1, MAX_DATA_OCTETS, "$.shard")
-    _integer(shard, "rank", 0, size - 1, "$.shard")
+    shard = read_object(members["shard"], "$.shard")
+    size = read_integer(shard, "size", 1, MAX_DATA_OCTETS, "$.shard")
+    read_integer(shard, "rank", 0, size - 1, "$.shard")
 
 
 def _overrides(members: dict[str, Any]) -> dict[str, Any]:
-    overrides = members.get("layer_overrides", {})
-    if not isinstance(overrides, dict):
-        raise InvalidDescriptor("$.layer_overrides", f"expected an object, got {_shown(overrides)}")
-    return overrides
+    return read_object(members.get("layer_overrides", {}), "$.layer_overrides")

@@ -13,7 +13,7 @@ from tests.bench.processes import ROOT, pinning
 
 __all__ = ["describe"]
 
-PACKAGES = ("aioquic", "cryptography", "uvloop", "numpy", "msgspec")
+PACKAGES = ("aioquic", "cryptography", "uvloop", "numpy", "ml_dtypes")
 
 
 def describe() -> dict[str, str]:
