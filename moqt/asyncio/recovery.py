@@ -17,7 +17,7 @@ halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room 
 `QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_pto_count`, `_rtt_latest`,
 `_rtt_smoothed`, `_rtt_initialized`, `_rtt_initial`, `_rtt_min`, `_detect_loss`, `_on_packets_lost`,
 `_in_persistent_congestion`, `spaces`, which the connection sets); `QuicPacketSpace`
-(`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets._size`).
+(`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.recovery import K_TIME_THRESHOLD, QuicPacketRecovery
 
+from moqt.asyncio.bulk.received import ReceivedNumbers
 from moqt.asyncio.bulk.sent import SentPacket
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
@@ -54,10 +55,6 @@ MAX_LATE_ROUNDS = 2
 
 LATENESS_MARGIN = 1.25
 """How much longer than the latest packet seen so far the next one may take."""
-
-RECEIVED_WINDOW_PACKETS = 4096
-"""A packet whose number is so far below the largest received is taken for a duplicate. aioquic's
-128 are 15 ms at 100 Mbit/s: what is later than that would have to be sent again and again."""
 
 FEW_PACKETS = 4
 """An ACK of fewer is taken as it is."""
@@ -123,7 +120,8 @@ class AdaptiveRecovery(QuicPacketRecovery):
     def spaces(self, spaces: list[QuicPacketSpace]) -> None:
         self._spaces = spaces
         for space in spaces:
-            space.received_packets._size = RECEIVED_WINDOW_PACKETS
+            if space.is_application_data:
+                space.received_packets = ReceivedNumbers()
 
     def on_ack_received(
         self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace

@@ -15,7 +15,12 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.congestion.base import QuicCongestionControl
 from aioquic.quic.connection import Limit, QuicConnection
 from aioquic.quic.crypto import CryptoPair
-from aioquic.quic.recovery import QuicPacketPacer, QuicPacketRecovery, QuicPacketSpace
+from aioquic.quic.recovery import (
+    QuicPacketNumberWindow,
+    QuicPacketPacer,
+    QuicPacketRecovery,
+    QuicPacketSpace,
+)
 from aioquic.quic.stream import QuicStream
 
 from moqt.asyncio.config import CongestionControl, TransportConfig
@@ -133,17 +138,22 @@ def test_what_loss_recovery_is_built_on() -> None:
         assert list(signature.parameters) == parameters
     space = QuicPacketSpace()
     assert {"sent_packets", "largest_acked_packet", "loss_time"} <= vars(space).keys()
-    assert space.received_packets._size == 128
     # numbers are looked at in order, and looked up
     assert isinstance(space.sent_packets, dict)
 
 
 def test_a_packet_far_below_the_largest_is_taken_for_a_duplicate() -> None:
-    """Which is why `_size` is raised."""
+    """Which is why `ReceivedNumbers`, of more packets, stands in for that."""
     received = QuicPacketSpace().received_packets
     received.add(1000)
-    assert 1000 - received._size in received
-    assert 1000 - received._size + 1 not in received
+    assert 1000 - 128 in received
+    assert 1000 - 128 + 1 not in received
+
+
+def test_what_a_window_of_packet_numbers_is_asked() -> None:
+    """moqt.asyncio.bulk.received."""
+    asked = {name for name, value in vars(QuicPacketNumberWindow).items() if callable(value)}
+    assert asked == {"__init__", "add", "__contains__"}
 
 
 def test_what_congestion_control_is_called_with() -> None:

@@ -20,10 +20,11 @@ from aioquic.tls import Epoch
 from moqt.asyncio.bulk.memory import run_memory
 from moqt.asyncio.bulk.opening import FrameHead, Opener
 from moqt.asyncio.bulk.protection import SAMPLE_OCTETS
+from moqt.asyncio.bulk.received import ReceivedNumbers
 from moqt.asyncio.bulk.rows import FEWEST_ROWS, payload_of_rows
 
 if TYPE_CHECKING:
-    from aioquic.quic.recovery import QuicPacketNumberWindow, QuicPacketSpace
+    from aioquic.quic.recovery import QuicPacketSpace
 
     from moqt.asyncio.bulk.connection import BulkConnection
 
@@ -381,7 +382,9 @@ class BulkReader:
         space.ack_queue.add(first, stop)
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
-        add_numbers(space.received_packets, first, stop)
+        received = space.received_packets
+        assert isinstance(received, ReceivedNumbers)
+        received.add_run(first, stop)
 
     def _note_batch(self, space: QuicPacketSpace, octets: int, now: float) -> None:
         """What aioquic does after each packet, for a run of them."""
@@ -403,14 +406,3 @@ class BulkReader:
 def _expected_number(space: QuicPacketSpace) -> int:
     """One above the largest received: aioquic's own may be that one, which is no new packet."""
     return max(space.expected_packet_number, space.largest_received_packet + 1)
-
-
-def add_numbers(window: QuicPacketNumberWindow, first: int, stop: int) -> None:
-    """Note packets `first` to `stop`: what `add` does for each of them."""
-    size = window._size
-    window._received.update(range(max(first, stop - size, window._lower), stop))
-    lower = stop - size
-    if lower > window._lower:
-        window._lower = lower
-        if len(window._received) > 2 * size:
-            window._received = {number for number in window._received if number >= lower}
