@@ -149,8 +149,7 @@ class Opener:
             head.start + (offset | mark).to_bytes(head.offset_octets, "big") + head.end, "big"
         )
         expected_step = step << 8 * len(head.end)
-        first, start, number_at = self.first_octet, self._start, self._number_at
-        octets = self._number_octets
+        start, number_at, octets = self._start, self._number_at, self._number_octets
         last_number = (1 << 8 * octets) - 1
         open_into, iv = self._open_into, self._iv
         at = mask_at = row = 0
@@ -161,10 +160,7 @@ class Opener:
                 body = at + body_at
                 found = int.from_bytes(datagrams[at + number_at : body], "big")
                 mask = int.from_bytes(masks[mask_at + 1 : mask_at + 1 + octets], "big")
-                if (
-                    datagrams[at] ^ masks[mask_at] & 0x1F != first
-                    or found ^ mask != number & last_number
-                ):
+                if found ^ mask != number & last_number:
                     return row, step
                 at += segment_octets
                 kept = bytes(view[frame_at:stop])
