@@ -54,7 +54,7 @@ class DatagramReceiver(Protocol):
 
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         """Datagrams from `address`, of so many octets each, one after another; the last may be
-        shorter. `RUN_OCTETS` at most, valid during the call."""
+        shorter. `RUN_OCTETS` at most, the receiver's to write to during the call."""
 
     def on_batch_end(self) -> None:
         """That was all for this wake-up."""

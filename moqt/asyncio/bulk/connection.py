@@ -173,7 +173,10 @@ class BulkConnection(HeldConnection):
     def receive_segments(
         self, datagrams: memoryview, segment_octets: int, address: Any, now: float
     ) -> None:
-        """Take datagrams of so many octets each, one after another; the last may be shorter."""
+        """Take datagrams of so many octets each, one after another; the last may be shorter.
+
+        Where many are alike, octets of those that were opened are gathered in their memory.
+        """
         if (
             self._network_paths
             and address == self._network_paths[0].addr

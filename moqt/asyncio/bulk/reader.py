@@ -164,7 +164,7 @@ class BulkReader:
                 frame_octets=data_at - start,
                 offset_at=offset_at - start,
                 offset=offset,
-                scratch=run_memory("joined"),
+                scratch=datagrams,  # these were opened, those behind them keep their octets
             )
             self._elicits = self._has_octets = True
             if not self._place(kind, stream_id, offset, data):
