@@ -206,6 +206,7 @@ class Driver:
         be shorter; `pump_now` follows the last of a batch."""
         self._heard_at = self._fed_at = now
         self._unacknowledged_octets += len(datagrams)
+        self.connection.waited_octets += len(datagrams)
         self.traffic.note_received(len(datagrams), segment_octets)
         self._is_fed = True
         is_whole = False
@@ -220,6 +221,10 @@ class Driver:
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         """Give received datagrams to QUIC."""
         self.feed(datagrams, segment_octets, address, time.monotonic())
+
+    def on_overflow(self) -> None:
+        """The socket's buffer was full."""
+        self.traffic.overflows += 1
 
     def on_batch_end(self) -> None:
         """Act on what was received."""
@@ -248,6 +253,7 @@ class Driver:
             self._unacknowledged_octets = 0
             self.connection.acknowledge_soon(time.monotonic())
         self._pump()
+        self.connection.waited_octets = 0
 
     def wake(self) -> None:
         """Pump once, soon. It costs nothing when that is about to happen anyway."""

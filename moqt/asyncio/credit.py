@@ -9,8 +9,9 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
   one stream has shown holds for all: one that comes later is granted as much with its first credit.
 - A window that may grow begins with what the socket's buffer holds (`begin_within`), and grows by
   at most twice the shortest round trip there was: what waits in that buffer makes round trips
-  longer, and is no reason to let more come. So one peer that is faster than this process loses
-  nothing in a buffer of 2 MiB or more.
+  longer, and is no reason to let more come. On a short path, as within a machine, nor does it grow
+  when half of it comes in one wake-up. So one peer that is faster than this process loses nothing
+  in a buffer of 2 MiB or more.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -53,6 +54,10 @@ WAITING_ROUNDS = 2
 """The window grows by no longer round trip than so many of the shortest one."""
 
 
+SHORT_PATH_S = 0.005
+"""Of a path with a shorter round trip all that is under way may wait in the socket's buffer."""
+
+
 class _Account:
     """What of one receiving direction went to the session, and what was credited."""
 
@@ -88,6 +93,8 @@ class CreditedConnection(QuicConnection):
         self.transport_config = transport_config
         self.credited_octets = 0
         """Receive octets credited over all streams."""
+        self.waited_octets = 0
+        """Octets of datagrams that this wake-up found waiting, or that came while it read."""
         self._connection_window = ReceiveWindow(
             transport_config.connection_window_octets,
             max_octets=transport_config.largest_connection_window_octets,
@@ -214,7 +221,9 @@ class CreditedConnection(QuicConnection):
             if growing.is_due(octets):
                 loss = self._loss
                 growing.look(
-                    time.monotonic(), min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min)
+                    time.monotonic(),
+                    min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min),
+                    waited_octets=self.waited_octets if loss._rtt_min < SHORT_PATH_S else 0,
                 )
         limit = self._local_max_data
         window = self._connection_window.octets

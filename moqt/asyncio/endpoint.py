@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +41,7 @@ DATAGRAM_OCTETS = 65535
 _SOL_UDP = 17
 _UDP_SEGMENT = 103
 _UDP_GRO = 104
+_SO_RXQ_OVFL = 40
 _ANCILLARY_OCTETS = 64
 
 _NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
@@ -55,6 +57,9 @@ class DatagramReceiver(Protocol):
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         """Datagrams from `address`, of so many octets each, one after another; the last may be
         shorter. `RUN_OCTETS` at most, the receiver's to write to during the call."""
+
+    def on_overflow(self) -> None:
+        """Datagrams came that the socket's buffer had no room for; some others follow."""
 
     def on_batch_end(self) -> None:
         """That was all for this wake-up."""
@@ -82,6 +87,8 @@ class UdpEndpoint:
         self._has_doubts = False
         """Whether the system has refused to cut a buffer, which it may do for the size alone."""
         self._can_join = False
+        self._dropped = bytes(4)
+        """How many datagrams found the buffer full, as the system writes it."""
         self._controls: dict[int, Sequence[tuple[int, int, bytes]]] = {}
         self._run = _Run()
         self._fallback: asyncio.DatagramTransport | None = None
@@ -119,6 +126,7 @@ class UdpEndpoint:
         self._receiver = receiver
         if watch_socket:
             self._can_join = _join_datagrams(self._sock)
+            _count_drops(self._sock)
             try:
                 self._loop.add_reader(self._sock, self._read_ready)
             except NotImplementedError:
@@ -261,6 +269,7 @@ class UdpEndpoint:
         run.start_over()
         error: OSError | None = None
         total = 0
+        dropped = self._dropped
         ends_at = time.monotonic() + BATCH_S
         for _ in range(BATCH_READS):
             if self._is_closed or receiver is None:
@@ -282,6 +291,8 @@ class UdpEndpoint:
             for level, kind, value in controls:
                 if level == _SOL_UDP and kind == _UDP_GRO and len(value) >= 4:
                     segment = struct.unpack("=i", value[:4])[0]
+                elif level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and value != dropped:
+                    dropped = value
             total += octets
             if remote is not None:
                 address = remote
@@ -295,6 +306,9 @@ class UdpEndpoint:
                     break
         if receiver is not None and not self._is_closed:
             run.hand_on(receiver)
+            if dropped != self._dropped:
+                self._dropped = dropped
+                receiver.on_overflow()
             if total and not self._is_closed:
                 receiver.on_batch_end()
         if error is not None:
@@ -406,6 +420,13 @@ def _join_datagrams(sock: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def _count_drops(sock: socket.socket) -> None:
+    """Have the system say with datagrams how many before them found the buffer full."""
+    if _is_linux():
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
 
 
 def _alike(datagrams: Sequence[Datagram]) -> Iterable[tuple[int, int]]:

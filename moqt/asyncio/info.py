@@ -76,6 +76,11 @@ class ConnectionStats:
     sample, `least_rtt_s` also on a new path. `congestion_window_octets`: how much may be in flight;
     `octets_in_flight`: how much is.
 
+    `overflows`: how often the socket's buffer had no room for what came, as far as the system says
+    so (Linux). Such a loss is this side's own: larger buffers (`socket_buffer_octets`, `sysctl
+    net.core.rmem_max`) mend it, or a loop that is held up less. A server's socket is shared: it
+    counts for all who were sent something at that moment.
+
     `wakeups`: how often the connection was worked on, for a batch of datagrams, a timer or what the
     application did; each costs about the same, however much it moves.
     """
@@ -91,6 +96,7 @@ class ConnectionStats:
     congestion_window_octets: int
     octets_in_flight: int
     wakeups: int
+    overflows: int
 
 
 def connection_info(driver: Driver) -> ConnectionInfo:
@@ -129,4 +135,5 @@ def connection_stats(driver: Driver) -> ConnectionStats:
         congestion_window_octets=recovery.congestion_window,
         octets_in_flight=recovery.bytes_in_flight,
         wakeups=traffic.wakeups,
+        overflows=traffic.overflows,
     )

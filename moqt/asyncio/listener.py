@@ -117,6 +117,11 @@ class Listener:
                 self._touched[driver] = None
             start = stop
 
+    def on_overflow(self) -> None:
+        """Datagrams were dropped; those who were given something now had most of the room."""
+        for driver in self._touched:
+            driver.on_overflow()
+
     def on_batch_end(self) -> None:
         """Let each connection that was given something act once."""
         touched, self._touched = self._touched, {}

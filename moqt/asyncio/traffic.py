@@ -19,7 +19,7 @@ class Traffic:
 
     `datagrams_sent`, `octets_sent`: handed to the socket, which may drop them.
     `datagrams_received`, `octets_received`: given to the connection, whatever it made of them.
-    `wakeups`: how often the driver worked.
+    `wakeups`: how often the driver worked. `overflows`: how often the socket's buffer was full.
     """
 
     datagrams_sent: int = 0
@@ -27,6 +27,7 @@ class Traffic:
     datagrams_received: int = 0
     octets_received: int = 0
     wakeups: int = 0
+    overflows: int = 0
 
     def note_received(self, octets: int, segment_octets: int) -> None:
         """Count datagrams of so many octets each, of which the last may be shorter."""

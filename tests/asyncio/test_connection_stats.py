@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import FrozenInstanceError, replace
 from typing import TYPE_CHECKING
@@ -96,6 +97,24 @@ def sent_and_received(*sessions: RecordingSession) -> tuple[int, int]:
         sum(one.datagrams_sent for one in all_stats),
         sum(one.datagrams_received for one in all_stats),
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what it dropped")
+@pytest.mark.parametrize("is_server", [True, False])
+async def test_a_socket_that_is_too_small_is_seen(
+    certificate: CertificatePair, is_server: bool
+) -> None:
+    small = replace(QUICK, socket_buffer_octets=4096)
+    async with quic_pair(
+        certificate,
+        client=QUICK if is_server else small,
+        server=small if is_server else QUICK,
+    ) as (client, server):
+        near, far = (client, server) if is_server else (server, client)
+        await send(near, far, 2 << 20)
+        assert stats(far).overflows > 0
+        assert stats(near).packets_lost > 0
+        assert stats(near).overflows == 0
 
 
 async def test_a_session_of_either_role_has_counters_that_add_up(

@@ -35,12 +35,16 @@ class Recorder:
         self.batches: list[list[Datagram]] = []
         self.batch: list[Datagram] = []
         self.writable = 0
+        self.overflows = 0
         self.errors: list[OSError] = []
         self.too_large: list[tuple[Address, int | None]] = []
 
     def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
         for start in range(0, len(datagrams), segment_octets):
             self.batch.append((bytes(datagrams[start : start + segment_octets]), address))
+
+    def on_overflow(self) -> None:
+        self.overflows += 1
 
     def on_batch_end(self) -> None:
         self.batches.append(self.batch)
@@ -195,6 +199,28 @@ async def test_many_datagrams_come_in_one_batch() -> None:
     finally:
         receiving.close()
         sending.close()
+        sending.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what it dropped")
+async def test_a_buffer_that_was_full_is_told_once() -> None:
+    there = Recorder()
+    receiving = UdpEndpoint(udp_socket(socket.AF_INET, 4096), remote=None)
+    receiving._sock.bind(("127.0.0.1", 0))
+    sending = bound()
+    await receiving.start(there)
+    try:
+        for _ in range(100):
+            sending.sendto(bytes(1000), receiving.address)
+        await poll(lambda: bool(there.received))
+        assert len(there.received) < 100
+        for count in (1, 2):  # those that came before the first drop don't tell
+            before = len(there.received)
+            sending.sendto(b"late", receiving.address)
+            await poll(lambda before=before: len(there.received) > before)  # type: ignore[misc]
+            assert there.overflows == 1, count
+    finally:
+        receiving.close()
         sending.close()
 
 
