@@ -206,7 +206,6 @@ class Driver:
         be shorter; `pump_now` follows the last of a batch."""
         self._heard_at = self._fed_at = now
         self._unacknowledged_octets += len(datagrams)
-        self.connection.waited_octets += len(datagrams)
         self.traffic.note_received(len(datagrams), segment_octets)
         self._is_fed = True
         is_whole = False
@@ -253,7 +252,6 @@ class Driver:
             self._unacknowledged_octets = 0
             self.connection.acknowledge_soon(time.monotonic())
         self._pump()
-        self.connection.waited_octets = 0
 
     def wake(self) -> None:
         """Pump once, soon. It costs nothing when that is about to happen anyway."""
@@ -536,6 +534,10 @@ class Driver:
         now = time.monotonic()
         due_at = self._next_time(now)
         if due_at is None or due_at > now:  # what it was set for has been done meanwhile
+            self._set_timer(now)
+            return
+        if not self._endpoint.is_blocked and (ack := self.connection.ack_alone(due_at, now)):
+            self._send(ack)
             self._set_timer(now)
             return
         if self.connection.get_timer() is not None:

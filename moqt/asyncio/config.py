@@ -59,8 +59,8 @@ class TransportConfig:
     connection_window_octets: int = 16 * MEBI
     """What the peer may send beyond what was credited, over all streams, at first; half of the
     socket's receive buffer, as granted, but 1 MiB at least, if that is less and it may grow. While
-    the peer fills it within a round trip and the data is read at once, it doubles up to
-    `max_connection_window_octets`."""
+    the peer fills it within a round trip of 5 ms or more and the data is read at once, it doubles
+    up to `max_connection_window_octets`."""
 
     max_connection_window_octets: int | None = 64 * MEBI
     """It bounds the memory that unread data can take. 64 MiB carry 1 Gbit/s over 250 ms. None, or

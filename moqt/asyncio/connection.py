@@ -37,7 +37,7 @@ from moqt.asyncio.config import (
 )
 from moqt.asyncio.credit import CreditedConnection
 from moqt.asyncio.mtu_prober import MtuProber
-from moqt.asyncio.pacing import BurstPacer
+from moqt.asyncio.pacing import LARGEST_NETWORK_DATAGRAM_OCTETS, BurstPacer
 from moqt.asyncio.qlog import QlogDirectory, Trace
 from moqt.wire.draft import ALPN
 
@@ -340,6 +340,16 @@ class HeldConnection(CreditedConnection):
         space = self._spaces.get(tls.Epoch.ONE_RTT)
         if space is not None and space.ack_at is not None and space.ack_at > now:
             space.ack_at = now
+
+    @property
+    def is_path_short(self) -> bool:
+        """Whether all that is under way may wait in the socket's buffer."""
+        return self._datagram_size > LARGEST_NETWORK_DATAGRAM_OCTETS or super().is_path_short
+
+    def ack_alone(self, due_at: float, now: float) -> list[Datagram]:
+        """Return an ACK to be sent if it is what was due at `due_at`, and nothing else is to be
+        done; none: all has to be looked at."""
+        return []
 
     def adapt_datagram_size(self, now: float) -> None:
         """Follow what is known of the path; before packets are built."""

@@ -9,9 +9,9 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
   one stream has shown holds for all: one that comes later is granted as much with its first credit.
 - A window that may grow begins with what the socket's buffer holds (`begin_within`), and grows by
   at most twice the shortest round trip there was: what waits in that buffer makes round trips
-  longer, and is no reason to let more come. On a short path, as within a machine, nor does it grow
-  when half of it comes in one wake-up. So one peer that is faster than this process loses nothing
-  in a buffer of 2 MiB or more.
+  longer, and is no reason to let more come. On a short path, as within a machine, it doesn't grow:
+  all that is under way may wait in that buffer. So one peer that is faster than this process loses
+  nothing in a buffer of 2 MiB or more.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -55,7 +55,7 @@ WAITING_ROUNDS = 2
 
 
 SHORT_PATH_S = 0.005
-"""Of a path with a shorter round trip all that is under way may wait in the socket's buffer."""
+"""A path with a shorter round trip counts as short: 1 MiB each 5 ms are 200 MB/s."""
 
 
 class _Account:
@@ -93,8 +93,6 @@ class CreditedConnection(QuicConnection):
         self.transport_config = transport_config
         self.credited_octets = 0
         """Receive octets credited over all streams."""
-        self.waited_octets = 0
-        """Octets of datagrams that this wake-up found waiting, or that came while it read."""
         self._connection_window = ReceiveWindow(
             transport_config.connection_window_octets,
             max_octets=transport_config.largest_connection_window_octets,
@@ -120,6 +118,11 @@ class CreditedConnection(QuicConnection):
             window.octets = min(window.octets, max(octets, LEAST_FIRST_WINDOW_OCTETS))
             limit = self._local_max_data
             limit.value = limit.sent = window.octets
+
+    @property
+    def is_path_short(self) -> bool:
+        """Whether all that is under way may wait in the socket's buffer."""
+        return self._loss._rtt_min < SHORT_PATH_S
 
     @property
     def received_octets(self) -> int:
@@ -218,12 +221,10 @@ class CreditedConnection(QuicConnection):
     def _credit_connection(self, octets: int) -> bool:
         self.credited_octets += octets
         for growing in (self._connection_window, self._stream_window):
-            if growing.is_due(octets):
+            if growing.is_due(octets) and not self.is_path_short:
                 loss = self._loss
                 growing.look(
-                    time.monotonic(),
-                    min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min),
-                    waited_octets=self.waited_octets if loss._rtt_min < SHORT_PATH_S else 0,
+                    time.monotonic(), min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min)
                 )
         limit = self._local_max_data
         window = self._connection_window.octets

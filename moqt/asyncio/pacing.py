@@ -8,7 +8,8 @@ was held back and comes late, because the machine is busy, may catch up on `LATE
 queue has drained meanwhile. Who had nothing to send may not.
 
 The rate is 1.25 congestion windows a round trip (RFC 9002 7.7), so that pacing is never what limits
-the connection; two while the window doubles each round trip, which it could not at less.
+the connection; two while the window doubles each round trip, which it could not at less. Within a
+machine nothing is paced: there is no queue but the receiver's buffer, and each pause is a wake-up.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ MIN_RTT_S = 0.0005
 UNPACED_BURST_OCTETS = 128 * 1024
 """What may leave at once while there is no rate yet."""
 
+LARGEST_NETWORK_DATAGRAM_OCTETS = 16 * 1024
+"""No network carries larger ones, jumbo frames included: the path is within the machine."""
+
+LOCAL_BURST_OCTETS = 4 * 1024 * 1024
+"""What may leave at once on such a path."""
+
 
 class BurstPacer:
     """Takes the place of `aioquic.quic.recovery.QuicPacketPacer`, with the same three methods, and
@@ -62,6 +69,9 @@ class BurstPacer:
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
         """Follow the congestion controller: octets, seconds."""
+        if self.path_datagram_octets > LARGEST_NETWORK_DATAGRAM_OCTETS:
+            self.rate, self.burst_octets = None, LOCAL_BURST_OCTETS
+            return
         factor = DOUBLING_RATE_FACTOR if self.is_doubling else RATE_FACTOR
         self.rate = factor * congestion_window / max(smoothed_rtt, MIN_RTT_S)
         self.burst_octets = max(

@@ -4,9 +4,7 @@ A window of W octets lets a peer send W a round trip. When the application takes
 one round trip, the path carries more than half of what the window allows, and the window doubles:
 so it ends at two to four times bandwidth x that delay, which is what a sender that doubles its rate
 each round trip needs. It never shrinks, and counts only what was consumed: a slow reader keeps the
-window that it began with, and no window is above its cap. Nor does it grow where what was consumed
-had waited for the reader: then the reader is what limits the peer, and in a wider window more would
-wait, until the socket's buffer has no room for it.
+window that it began with, and no window is above its cap.
 """
 
 from __future__ import annotations
@@ -29,14 +27,11 @@ class ReceiveWindow:
         self._consumed += octets
         return self._consumed * 2 >= self.octets and self.octets < self._max_octets
 
-    def look(self, now: float, round_trip_s: float, *, waited_octets: int) -> bool:
-        """Double the window if half of it was consumed within a round trip; True: it grew.
-
-        Not where as many `waited_octets` were read at once: they need not have come within it.
-        """
+    def look(self, now: float, round_trip_s: float) -> bool:
+        """Double the window if half of it was consumed within a round trip; True: it grew."""
         since, self._since = self._since, now
         self._consumed = 0
-        if since is None or waited_octets * 2 >= self.octets or now - since > round_trip_s:
+        if since is None or now - since > round_trip_s:
             return False
         self.octets = min(self._max_octets, 2 * self.octets)
         return True

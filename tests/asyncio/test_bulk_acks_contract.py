@@ -176,6 +176,8 @@ def test_aioquic_is_asked_when_it_has_something_to_send(news: str) -> None:
         connection._host_cids.pop()
     NEWS[news](connection)
     assert connection._has_more_than_acks()
+    connection._spaces[Epoch.ONE_RTT].ack_at = network.now
+    assert connection.ack_alone(network.now, network.now) == []
     network.server.pump(network.now)
     assert not connection._has_more_than_acks()
 
@@ -196,3 +198,16 @@ def test_an_ack_leaves_when_it_is_due_and_nothing_before() -> None:
     assert network.client.connection._close_event is None
     assert network.client.connection._spaces[Epoch.ONE_RTT].largest_acked_packet >= before
     assert connection.datagrams_to_send(network.now + 0.002) == []
+
+
+def test_an_ack_goes_alone_only_if_it_is_what_was_due() -> None:
+    network, connection = connected()
+    space = connection._spaces[Epoch.ONE_RTT]
+    due_at = space.ack_at = network.now
+    assert connection.ack_alone(due_at - 0.001, network.now) == []
+    ((datagram, address),) = connection.ack_alone(due_at, network.now)
+    assert address == connection._network_paths[0].addr
+    assert len(datagram) < 100
+    assert connection.ack_alone(due_at, network.now) == []
+    network.client.receive([datagram], network.server.address, network.now)
+    assert network.client.connection._close_event is None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from moqt.asyncio.bulk.connection import BulkConnection
 from moqt.asyncio.info import connection_stats
 from tests.asyncio.endpoints import (
     NAME,
@@ -97,6 +98,30 @@ def sent_and_received(*sessions: RecordingSession) -> tuple[int, int]:
         sum(one.datagrams_sent for one in all_stats),
         sum(one.datagrams_received for one in all_stats),
     )
+
+
+async def test_an_ack_that_is_all_there_is_to_do_is_no_wake_up(
+    certificate: CertificatePair,
+) -> None:
+    """Of the packets of runs, that is; aioquic's own code looks at everything each time."""
+    async with quic_pair(certificate, client=SMALL, server=SMALL) as (near, far):
+        await send(near, far, 1000)
+        connection = near.driver.connection
+        await poll(lambda: not connection.recovery.bytes_in_flight)
+        before = stats(far)
+        for number in range(3):
+            connection.send_ping(number)
+            near.driver.wake()
+            await poll(lambda: connection.recovery.bytes_in_flight > 0)
+            await poll(lambda: not connection.recovery.bytes_in_flight)
+        after = stats(far)
+        assert after.datagrams_received - before.datagrams_received >= 3
+        assert after.datagrams_sent - before.datagrams_sent >= 3
+        if isinstance(far.driver.connection, BulkConnection):
+            assert (
+                after.wakeups - before.wakeups
+                <= after.datagrams_received - before.datagrams_received
+            )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what it dropped")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from moqt.asyncio.pacing import (
     BURST_S,
     LATE_S,
+    LOCAL_BURST_OCTETS,
     RATE_FACTOR,
     SMALLEST_BURST_OCTETS,
     TICK_S,
@@ -65,10 +66,24 @@ def test_who_was_held_back_and_comes_late_catches_up_but_who_was_idle_does_not()
 
 
 def test_so_many_datagrams_make_a_burst_however_large_they_are() -> None:
-    pacer = BurstPacer(max_datagram_size=16_000)
+    pacer = BurstPacer(max_datagram_size=8_900)
+    pacer.path_datagram_octets = 8_900
+    pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
+    assert pacer.burst_octets == 16 * 8_900
+
+
+def test_nothing_is_held_back_within_a_machine() -> None:
+    """Only there are datagrams so large; once the path is another one, its rate counts."""
+    pacer = BurstPacer(max_datagram_size=DATAGRAM)
     pacer.path_datagram_octets = 60_000
     pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
-    assert pacer.burst_octets == 16 * 60_000
+    assert pacer.available(1.0) == pacer.burst_octets == LOCAL_BURST_OCTETS
+    pacer.spend(10 * LOCAL_BURST_OCTETS, 1.0)
+    assert pacer.next_send_time(1.0) is None
+    pacer.path_datagram_octets = DATAGRAM
+    pacer.update_rate(congestion_window=120_000, smoothed_rtt=0.1)
+    octets, _ = sent_until_held(pacer, 2.0)
+    assert octets <= pacer.burst_octets + DATAGRAM
 
 
 def test_a_window_that_doubles_is_sent_twice_a_round_trip() -> None:

@@ -36,7 +36,7 @@ def cases(scale: Scale) -> Sequence[Case]:
                 _run,
                 Workload.of(
                     f"consumers-{count}",
-                    octets=scale.octets // 8,
+                    octets=scale.octets // 2,
                     object_octets=MEBI // 4,
                     datagram=DISCOVERED,
                     consumers=count,

@@ -103,6 +103,19 @@ class BulkConnection(HeldConnection):
             or any(map(_has_news, self._streams_queue))
         )
 
+    def ack_alone(self, due_at: float, now: float) -> list[tuple[bytes, Any]]:
+        """Return an ACK to be sent if it is what was due, and nothing else is to be done.
+
+        Who sends much gets little but control frames, and acknowledges them by the timer.
+        """
+        if (
+            self._spaces[Epoch.ONE_RTT].ack_at != due_at
+            or not self._is_bulk_possible()
+            or self._has_more_than_acks()
+        ):
+            return []
+        return self._acknowledge(now)
+
     def _acknowledge(self, now: float) -> list[tuple[bytes, Any]]:
         """Send an ACK if one is due, and nothing else."""
         space = self._spaces[Epoch.ONE_RTT]
