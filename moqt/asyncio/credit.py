@@ -9,9 +9,9 @@ the data, so a slow reader gets unbounded memory. Here a window moves by `credit
   one stream has shown holds for all: one that comes later is granted as much with its first credit.
 - A window that may grow begins with what the socket's buffer holds (`begin_within`), and grows by
   at most twice the shortest round trip there was: what waits in that buffer makes round trips
-  longer, and is no reason to let more come. On a short path, as within a machine, it doesn't grow:
-  all that is under way may wait in that buffer. So one peer that is faster than this process loses
-  nothing in a buffer of 2 MiB or more.
+  longer, and is no reason to let more come. On a short path, as within a machine, it grows no
+  further than that buffer, where all that is under way may wait. So one peer that is faster than
+  this process loses nothing in a buffer of 2 MiB or more.
 - `_write_connection_limits` and `_write_stream_limits`, where aioquic raises its limits, are
   overridden: they write a frame when `credit` has raised a limit, or when a frame was lost, and
   raise nothing themselves.
@@ -93,6 +93,8 @@ class CreditedConnection(QuicConnection):
         self.transport_config = transport_config
         self.credited_octets = 0
         """Receive octets credited over all streams."""
+        self._waiting_octets = LEAST_FIRST_WINDOW_OCTETS
+        """What the socket's buffer holds."""
         self._connection_window = ReceiveWindow(
             transport_config.connection_window_octets,
             max_octets=transport_config.largest_connection_window_octets,
@@ -113,6 +115,7 @@ class CreditedConnection(QuicConnection):
         """Let the peer send no more at first, over all streams, than so many octets that wait in
         the socket's buffer; before the handshake. No less than `LEAST_FIRST_WINDOW_OCTETS`, and a
         window that may not grow stays as it is."""
+        self._waiting_octets = octets
         window = self._connection_window
         if window.octets < self.transport_config.largest_connection_window_octets:
             window.octets = min(window.octets, max(octets, LEAST_FIRST_WINDOW_OCTETS))
@@ -221,7 +224,9 @@ class CreditedConnection(QuicConnection):
     def _credit_connection(self, octets: int) -> bool:
         self.credited_octets += octets
         for growing in (self._connection_window, self._stream_window):
-            if growing.is_due(octets) and not self.is_path_short:
+            if growing.is_due(octets) and (
+                not self.is_path_short or 2 * growing.octets <= self._waiting_octets
+            ):
                 loss = self._loss
                 growing.look(
                     time.monotonic(), min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min)
