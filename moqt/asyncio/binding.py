@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic import events as quic
 
-from moqt.asyncio.quic_errors import error_name, tls_alert
+from moqt.asyncio.ending import Loss, describe_end, silence
 from moqt.asyncio.tap import MoqtTap, TappedTransport
 from moqt.asyncio.traffic import Traffic
 from moqt.asyncio.transport import QuicTransport
@@ -31,8 +30,7 @@ from moqt.wire.draft import ALPN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aioquic.quic.events import ConnectionTerminated, QuicEvent
-    from aioquic.tls import AlertDescription
+    from aioquic.quic.events import QuicEvent
 
     from moqt.asyncio.connection import HeldConnection
     from moqt.asyncio.endpoint import Address, Datagram, UdpEndpoint
@@ -46,9 +44,6 @@ SMALLEST_DELAY_S = 0.001
 LONGEST_SILENCE = 2
 """So many idle timeouts end a connection, however long its round trips seem: aioquic waits for 3
 probe timeouts, and one that was measured while this process was stopped may be minutes."""
-
-_IDLE_TIMEOUT = "Idle timeout"
-"""How aioquic 1.7 says that the connection timed out."""
 
 
 class DrivenSession(Protocol):
@@ -115,19 +110,6 @@ class ConnectionIds(Protocol):
 
     def on_id_retired(self, connection_id: bytes, driver: Driver) -> None:
         """The peer doesn't use it any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Why a connection is over. `by_peer`: by the peer or the network. `alert`: TLS's, if any.
-    `is_answered`: the peer was heard."""
-
-    code: SessionErrorCode
-    reason: str
-    by_peer: bool
-    alert: AlertDescription | None = None
-    timed_out: bool = False
-    is_answered: bool = False
 
 
 class Driver:
@@ -447,7 +429,7 @@ class Driver:
     def _note_end(self, now: float) -> None:
         event = self.connection.close_event
         if event is not None and self.loss is None:
-            self._lose(_describe(event, self.connection, self._config.idle_timeout_s))
+            self._lose(describe_end(event, self.connection, self._config.idle_timeout_s))
         if self.loss is not None and self._linger_at is None:
             # a connection that the peer closed, or that timed out, has nothing to repeat
             linger_s = 0.0 if self.connection.is_over else self._config.close_linger_s
@@ -547,7 +529,7 @@ class Driver:
             self.fail("no answer to the QUIC handshake", timed_out=True)
         given_up_at = self._given_up_at()
         if given_up_at is not None and now >= given_up_at:
-            self.fail(_silence(self._config.idle_timeout_s), timed_out=True)
+            self.fail(silence(self._config.idle_timeout_s), timed_out=True)
         session = self._session
         if session is not None and self.loss is None:
             deadline = session.next_deadline
@@ -558,21 +540,3 @@ class Driver:
                 self._pinged_at = now
                 self.connection.send_ping(0)
         self._pump()
-
-
-def _silence(idle_s: float) -> str:
-    return f"idle timeout: nothing received for {idle_s:g} s"
-
-
-def _describe(event: ConnectionTerminated, connection: HeldConnection, idle_s: float) -> Loss:
-    by_peer = connection.is_closed_by_peer
-    if event.frame_type is None:
-        told = SessionErrorCode.from_wire(event.error_code)
-        return Loss(told, event.reason_phrase, by_peer, is_answered=True)
-    code = SessionErrorCode.INTERNAL_ERROR
-    if event.reason_phrase == _IDLE_TIMEOUT and connection.is_terminated:
-        return Loss(code, _silence(idle_s), by_peer=True, timed_out=True)
-    name = error_name(event.error_code)
-    reason = f"{name}: {event.reason_phrase}" if event.reason_phrase else name
-    alert = tls_alert(event.error_code)
-    return Loss(code, reason, by_peer, alert=alert, is_answered=True)

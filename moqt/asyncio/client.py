@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from aioquic.quic.configuration import QuicConfiguration
 
-    from moqt.asyncio.binding import Loss
+    from moqt.asyncio.ending import Loss
     from moqt.asyncio.endpoint import Address
     from moqt.session.access.authorization import AuthToken, TokenPolicy
     from moqt.session.publish.directory import TrackDirectory
