@@ -93,8 +93,8 @@ class CreditedConnection(QuicConnection):
         self.transport_config = transport_config
         self.credited_octets = 0
         """Receive octets credited over all streams."""
-        self._waiting_octets = LEAST_FIRST_WINDOW_OCTETS
-        """What the socket's buffer holds."""
+        self._most_waiting_octets = LEAST_FIRST_WINDOW_OCTETS
+        """What the socket's buffer may hold."""
         self._connection_window = ReceiveWindow(
             transport_config.connection_window_octets,
             max_octets=transport_config.largest_connection_window_octets,
@@ -113,9 +113,10 @@ class CreditedConnection(QuicConnection):
 
     def begin_within(self, octets: int) -> None:
         """Let the peer send no more at first, over all streams, than so many octets that wait in
-        the socket's buffer; before the handshake. No less than `LEAST_FIRST_WINDOW_OCTETS`, and a
-        window that may not grow stays as it is."""
-        self._waiting_octets = octets
+        the socket's buffer, which holds half as much again if they are in large datagrams; before
+        the handshake. No less than `LEAST_FIRST_WINDOW_OCTETS`, and a window that may not grow
+        stays as it is."""
+        self._most_waiting_octets = octets + octets // 2
         window = self._connection_window
         if window.octets < self.transport_config.largest_connection_window_octets:
             window.octets = min(window.octets, max(octets, LEAST_FIRST_WINDOW_OCTETS))
@@ -224,12 +225,12 @@ class CreditedConnection(QuicConnection):
     def _credit_connection(self, octets: int) -> bool:
         self.credited_octets += octets
         for growing in (self._connection_window, self._stream_window):
-            if growing.is_due(octets) and (
-                not self.is_path_short or 2 * growing.octets <= self._waiting_octets
-            ):
+            if growing.is_due(octets):
                 loss = self._loss
                 growing.look(
-                    time.monotonic(), min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min)
+                    time.monotonic(),
+                    min(loss._rtt_smoothed, WAITING_ROUNDS * loss._rtt_min),
+                    most_octets=self._most_waiting_octets if self.is_path_short else None,
                 )
         limit = self._local_max_data
         window = self._connection_window.octets

@@ -27,11 +27,19 @@ class ReceiveWindow:
         self._consumed += octets
         return self._consumed * 2 >= self.octets and self.octets < self._max_octets
 
-    def look(self, now: float, round_trip_s: float) -> bool:
-        """Double the window if half of it was consumed within a round trip; True: it grew."""
+    def look(self, now: float, round_trip_s: float, *, most_octets: int | None = None) -> bool:
+        """Double the window if half of it was consumed within a round trip; True: it grew.
+
+        `most_octets`: no further than that.
+        """
         since, self._since = self._since, now
         self._consumed = 0
         if since is None or now - since > round_trip_s:
             return False
-        self.octets = min(self._max_octets, 2 * self.octets)
+        wider = min(self._max_octets, 2 * self.octets)
+        if most_octets is not None:
+            wider = min(wider, most_octets)
+        if wider <= self.octets:
+            return False
+        self.octets = wider
         return True
