@@ -69,6 +69,20 @@ def stream_frame(
     return head + (varint(len(data)) if has_length else b"") + data
 
 
+def packets(*payloads: bytes, first: int = 0) -> list[Packet]:
+    return [Packet(number, payload) for number, payload in enumerate(payloads, first)]
+
+
+def run(
+    stream_id: int, start: int, count: int, octets: int, *, has_length: bool = False
+) -> list[bytes]:
+    """Frames of one stream, one after another."""
+    return [
+        stream_frame(stream_id, at, bytes(octets), has_length=has_length)
+        for at in range(start, start + count * octets, octets)
+    ]
+
+
 class Twin:
     """One of the two: a handshake of its own, but the same events after it."""
 
