@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from interop.harness.bulk_count import BulkPackets
 from interop.harness.cases import Case, Outcome, Result
@@ -84,14 +84,25 @@ def pinned_versions(peer: str, python: Path) -> dict[str, str]:
     return pinned
 
 
-async def run_case(peer: str, case: Case, python: Path) -> tuple[Outcome, BulkPackets]:
-    """Run a case in a process group of its own; nothing of it is left.
+def logs(peer: str, case: Case, is_second: bool) -> Path:
+    """Return where a run's logs go: those of the first stay beside those of the second."""
+    return LOGS / peer / (f"{case.name}.again" if is_second else case.name)
+
+
+def new_log(folder: Path) -> BinaryIO:
+    """Open a case's log in a folder that does not exist yet."""
+    folder.mkdir(parents=True)
+    return (folder / "case.log").open("wb")
+
+
+async def run_case(
+    peer: str, case: Case, python: Path, folder: Path
+) -> tuple[Outcome, BulkPackets]:
+    """Run a case in a process group of its own, logging to a new `folder`; nothing else is left.
 
     Returns its outcome, and the packets of the bulk path of its own process.
     """
-    folder = LOGS / peer / case.name
-    folder.mkdir(parents=True)
-    with (folder / "case.log").open("wb") as log:
+    with new_log(folder) as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "interop.harness.one"),
             *(peer, case.name, python, folder),
@@ -132,7 +143,7 @@ async def run_all(todo: list[tuple[str, Case, Expected]], python: Path, verbose:
     async def one(peer: str, case: Case, expected: Expected, *, is_second: bool = False) -> Run:
         async with slots:
             start = time.monotonic()
-            outcome, bulk = await run_case(peer, case, python)
+            outcome, bulk = await run_case(peer, case, python, logs(peer, case, is_second))
         run = Run(peer, case, expected, outcome, time.monotonic() - start, bulk, is_second)
         tell(run, verbose=verbose)
         return run
@@ -162,7 +173,8 @@ def tell(run: Run, *, verbose: bool) -> None:
         print(
             f"        expected: {wanted.result.value} {wanted.observed} {wanted.evidence}".rstrip()
         )
-        print(f"        logs: {(LOGS / run.peer / run.case.name).relative_to(ROOT.parent)}")
+        folder = logs(run.peer, run.case, run.is_second)
+        print(f"        logs: {folder.relative_to(LOGS.parent.parent)}")
 
 
 def summary(runs: Sequence[Run]) -> str:
@@ -251,7 +263,8 @@ def main(arguments: list[str]) -> int:
         return 0
     versions = {peer: pinned_versions(peer, options.python) for peer in peers}
     is_whole = not options.peer and not options.case
-    clear_logs([LOGS] if is_whole else [LOGS / peer / case.name for peer, case, _ in todo])
+    both = [logs(peer, case, second) for peer, case, _ in todo for second in (False, True)]
+    clear_logs([LOGS] if is_whole else both)
     runs = asyncio.run(run_all(todo, options.python.absolute(), options.verbose))
     unexpected = [run for run in runs if not run.is_expected]
     print(summary(runs))

@@ -196,7 +196,12 @@ async def test_few_cases_that_fail_are_run_once_more(
 ) -> None:
     tries: Counter[str] = Counter()
 
-    async def run_case(_peer: str, case: Case, _python: Path) -> tuple[Outcome, BulkPackets]:
+    folders: list[Path] = []
+
+    async def run_case(
+        _peer: str, case: Case, _python: Path, folder: Path
+    ) -> tuple[Outcome, BulkPackets]:
+        folders.append(folder)
         tries[case.name] += 1
         fails = case.name.startswith("bad") and (steady or tries[case.name] == 1)
         return Outcome(Result.FAIL, "late") if fails else PASS, BulkPackets()
@@ -210,6 +215,24 @@ async def test_few_cases_that_fail_are_run_once_more(
     assert tries == {name: 1 + (is_tried_again and name != "good") for name in names}
     assert [run.is_expected for run in runs] == [True] + [is_tried_again and not steady] * failing
     assert capsys.readouterr().out.count("once more, alone:") == failing * is_tried_again
+    assert len(set(folders)) == len(folders)
+
+
+async def test_a_case_that_fails_twice_leaves_the_logs_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process fails at once, since no case has that name."""
+    monkeypatch.setattr(main_module, "LOGS", tmp_path / "build" / "interop")
+    case = replace(CASE, name="unheard-of")
+    todo = [("aiomoqt", case, Expected(PASS))]
+    (run,) = await run_all(todo, Path(sys.executable), verbose=False)
+    assert run.outcome.result is Result.FAIL
+    assert run.is_second
+    told = capsys.readouterr().out
+    for name in ("unheard-of", "unheard-of.again"):
+        folder = Path("build", "interop", "aiomoqt", name)
+        assert "unheard-of" in (tmp_path / folder / "case.log").read_text()
+        assert f"logs: {folder}\n" in told
 
 
 def test_where_the_bulk_path_was_not_at_work_is_told() -> None:
