@@ -31,6 +31,7 @@ from kvcs.manifest import DIGEST_OCTETS
 from kvcs.payload import HEADER_OCTETS, parse_header
 from kvcs.wanted import Lease, ObjectState, TrackState, Verification, WantedTrack
 from moqt.codes import ObjectStatus
+from moqt.session.receive.sink import COMPARED_OCTETS
 
 if TYPE_CHECKING:
     from kvcs.destinations import Destinations
@@ -178,10 +179,12 @@ class Assembly(Coverage):
             return None
         return self._let(state, track, at, block, holder, runs)
 
-    def scratch(self, track: int, header: ObjectHeader) -> memoryview | None:
-        """Return memory for an Object that is not wanted or verified already; its content is void.
+    def scratch(self, track: int, header: ObjectHeader) -> tuple[memoryview, ...] | None:
+        """Return a place for an Object that is not wanted or verified already; its content is void.
 
-        One memory for all of them. None: the Object is wanted, or too long to be one of ours.
+        But for its beginning, one memory for all of them: a run may bring many, and what the
+        session compares of each must not be the last one's. None: the Object is wanted, or too long
+        to be one of ours.
         """
         state = self._tracks[track]
         at = header.group_id - self._first
@@ -197,7 +200,8 @@ class Assembly(Coverage):
             self._scratch = bytearray(HEADER_OCTETS + longest)
         if header.payload_length > len(self._scratch):
             return None
-        return memoryview(self._scratch)[: header.payload_length]
+        own = memoryview(bytearray(min(COMPARED_OCTETS, header.payload_length)))
+        return own, memoryview(self._scratch)[len(own) : header.payload_length]
 
     def abandoned(self, lease: Lease) -> None:
         """Take a place back whose Object will not be completed."""

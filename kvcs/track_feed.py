@@ -70,7 +70,7 @@ class TrackSink:
         if lease is not None:
             return Placement(lease.buffers, lease)
         scratch = self._assembly.scratch(self._track, header)
-        return None if scratch is None else Placement((scratch,))
+        return None if scratch is None else Placement(scratch)
 
     def abandoned(self, placement: Placement) -> None:
         """Take the place back."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from interop.harness.stage import Stage
     from kvcs.kvsp.shapes import AnyArray
+    from kvcs.stats import RetrievalStats
 
 __all__ = [
     "BLOCKS",
@@ -216,8 +217,8 @@ async def live(stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceFor
 
 async def from_middle(
     stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm, after: int = 12
-) -> int:
-    """Join a cache `after` so many layers; return how many Objects came twice."""
+) -> RetrievalStats:
+    """Join a cache `after` so many layers; return what came."""
     async with (
         producing(stage, cache, port, form=form) as production,
         consuming(stage, port, form=form) as consumer,
@@ -227,7 +228,7 @@ async def from_middle(
             await production.put(range(after, cache.layers))
             await production.complete()
             await take(cache, retrieval)
-            return retrieval.stats.duplicates
+            return retrieval.stats
 
 
 async def late(stage: Stage, cache: Cache, port: int, *, form: kvcs.NamespaceForm) -> int:

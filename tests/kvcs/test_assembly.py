@@ -15,6 +15,7 @@ from kvcs.errors import MissingObject, PublicationUnusable, RejectReason, Tensor
 from kvcs.kvsp.shapes import DTYPES, AnyArray, Component, Layout
 from kvcs.payload import HEADER_OCTETS
 from moqt.codes import ObjectStatus
+from moqt.session.receive.sink import COMPARED_OCTETS
 from moqt.types import ObjectHeader
 from tests.kvcs.support import Bench, TestObject, bench, describe, octets_of, tensors
 
@@ -94,14 +95,20 @@ def test_only_the_wanted_layers_and_blocks_count() -> None:
     assert table.usable() == [1, 2]
 
 
-def test_what_is_not_wanted_goes_to_one_scratch_memory() -> None:
+def test_what_is_not_wanted_shares_memory_but_for_what_the_session_compares() -> None:
     table = bench(layers=(1, 1))
     unwanted = next(one for one in table.objects if one.header.group_id == 0)
     wanted = next(one for one in table.objects if one.header.group_id == 1)
     assert table.assembly.lease(0, unwanted.header, None) is None
-    scratch = table.assembly.scratch(0, unwanted.header)
-    assert scratch is not None
-    assert len(scratch) == len(unwanted.payload)
+    first = table.assembly.scratch(0, unwanted.header)
+    second = table.assembly.scratch(0, unwanted.header)
+    assert first is not None
+    assert second is not None
+    assert sum(map(len, first)) == sum(map(len, second)) == len(unwanted.payload)
+    first[0][:] = bytes(COMPARED_OCTETS)
+    second[0][:] = bytes([1]) * COMPARED_OCTETS  # the session still reads the first one's
+    assert first[0] == bytes(COMPARED_OCTETS)
+    assert first[1].obj is second[1].obj
     assert table.assembly.scratch(wanted.track, wanted.header) is None
     too_long = ObjectHeader(0, 0, 0, 0, 1 << 30)
     assert table.assembly.scratch(0, too_long) is None

@@ -9,6 +9,7 @@ import pytest
 from moqt.codes import GroupOrder, StreamResetCode
 from moqt.session.events import ObjectReceived, TrackMalformed
 from moqt.session.receive import duplicates, track_state
+from moqt.session.receive.sink import COMPARED_OCTETS
 from moqt.testing import ScriptedPeer
 from moqt.types import ObjectHeader
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram
@@ -160,7 +161,7 @@ def test_datagram_that_comes_twice_and_differs() -> None:
 
 def test_what_is_compared_of_an_object_in_a_place() -> None:
     """7.1#1: its first octets; the rest of a place is for the application to check."""
-    alike = bytes(duplicates.PLACED_OCTETS)
+    alike = bytes(COMPARED_OCTETS)
     for cut, first, second, is_malformed in (
         (1 << 20, b"ab", b"ac", True),
         (1, b"ab", b"ac", True),

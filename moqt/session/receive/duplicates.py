@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from moqt.session.receive.malformed import MalformedTrack
+from moqt.session.receive.sink import COMPARED_OCTETS
 
 if TYPE_CHECKING:
     from moqt.types import Location
     from moqt.wire.object_reader import ObjectRead
 
-__all__ = ["MAX_OBJECTS", "PLACED_OCTETS", "SeenObjects"]
+__all__ = ["MAX_OBJECTS", "SeenObjects"]
 
 MAX_OBJECTS: Final = 16384
 """Objects of one track that are remembered; the one seen first is forgotten first."""
-
-PLACED_OCTETS: Final = 128
-"""Of a payload in an application's place, the octets that are compared: its first ones."""
 
 
 _Record = tuple[int | None, int, int, int | None, int, bool]
@@ -35,7 +33,7 @@ class SeenObjects:
 
     A payload is told from another by CRC-32: it finds a publisher's mistake, not an attack. A place
     belongs to the application, whose own format tells best whether it holds what it should, so only
-    its beginning is read here: `PLACED_OCTETS`, where a format has its header.
+    its beginning is read here: `COMPARED_OCTETS`, where a format has its header.
     """
 
     __slots__ = ("_records",)
@@ -66,7 +64,7 @@ class SeenObjects:
 def _checksum(item: ObjectRead) -> int:
     if item.place is None:
         return crc32(item.payload) if item.payload is not None else 0
-    checksum, left = 0, PLACED_OCTETS
+    checksum, left = 0, COMPARED_OCTETS
     for buffer in item.place.buffers:
         if len(buffer) >= left:
             return crc32(buffer[:left], checksum)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from moqt.types import ObjectHeader
+
+COMPARED_OCTETS: Final = 128
+"""Of a payload in a place, the octets compared where the Object comes again: its first ones."""
 
 
 class Placement(NamedTuple):
@@ -14,6 +17,9 @@ class Placement(NamedTuple):
     Their lengths sum up to `payload_length` exactly; each is contiguous, writable octets. The
     session writes to them until the Object is reported or `ObjectSink.abandoned` is called, and
     never after that. `token` is the sink's own.
+
+    Places of Objects that nobody wants may share memory behind their first `COMPARED_OCTETS`: these
+    are read when the Object is whole, beside those of its other copies.
     """
 
     buffers: tuple[memoryview, ...]
