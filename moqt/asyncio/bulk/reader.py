@@ -32,9 +32,9 @@ MAX_TRIES = 8
 """A run is tried so often as rows, after a packet that was none: each try looks at all the rest."""
 
 UNHURRIED_ACK_S = 0.015
-"""When packets are acknowledged that brought nothing new to the application: whoever sent nothing
-but control frames waits for its probe timeout at most, which is no less than max_ack_delay, 25 ms.
-"""
+"""So often at most packets are acknowledged that brought nothing new to the application: whoever
+sent nothing but control frames waits for its probe timeout, which is no less than max_ack_delay,
+25 ms. The first is at once, with what its frames lead to, as a timer costs more than an ACK."""
 
 _HEAD_ROOM = 32
 """Octets of memory in front of the first payload: for the head of a STREAM frame, 25 at most."""
@@ -58,6 +58,8 @@ class BulkReader:
         self._view = memoryview(b"")
         """Where payloads are while they are read: the thread's own memory."""
         self._noted_at = -1.0
+        self._acknowledged_at = -UNHURRIED_ACK_S
+        """When the last ACK was due."""
         self._connection_id = connection.host_cid
         # packets opened that were not noted yet: their numbers; what the newest one has
         self._first_number = self._next_number = self._expected = 0
@@ -391,9 +393,12 @@ class BulkReader:
         connection = self._connection
         connection._network_paths[0].bytes_received += octets
         if self._elicits:
-            ack_at = now + (connection._ack_delay if self._has_octets else UNHURRIED_ACK_S)
+            if self._has_octets:
+                ack_at = now + connection._ack_delay
+            else:
+                ack_at = max(now, min(self._acknowledged_at, now) + UNHURRIED_ACK_S)
             if space.ack_at is None or ack_at < space.ack_at:
-                space.ack_at = ack_at
+                space.ack_at = self._acknowledged_at = ack_at
         if now > self._noted_at + _IDLE_RESOLUTION_S:
             self._noted_at = now
             connection._close_at = now + connection._idle_timeout()

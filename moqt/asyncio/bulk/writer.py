@@ -100,9 +100,6 @@ class BulkWriter:
             room = (controller.congestion_window - controller.bytes_in_flight) // datagram_octets
             if room <= 0:
                 break
-            if runs == RUNS_AT_ONCE:
-                has_more = True
-                break
             if paced_octets <= 0:
                 pacer.spend(spent, now)
                 spent, paced_octets = 0, pacer.available(now)
@@ -118,6 +115,9 @@ class BulkWriter:
                 else:
                     sender.is_queued = False
                 continue
+            if runs == RUNS_AT_ONCE:
+                has_more = True
+                break
             if sealer is None:
                 sealer = self._sealer()
             step = sealer.payload_octets(sender.id_octets, sender.stop_offset, datagram_octets)
