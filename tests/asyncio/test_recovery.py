@@ -131,6 +131,18 @@ def test_packets_sent_with_the_first_acknowledged_one_are_no_congestion() -> Non
     assert path.recovery._cc.ssthresh is not None
 
 
+def test_the_first_acknowledged_packet_may_be_one_that_a_probe_timeout_repeated() -> None:
+    """It was sent before those that were lost."""
+    path = Path()
+    (first,) = path.send(1, 1.0)
+    path.recovery.on_loss_detection_timeout(now=2.0)
+    assert path.lost == [first]
+    later = path.send(6, 3.0)
+    path.acknowledge(first, later[-1], now=3.0 + RTT)
+    assert path.lost == [first, *later[:3]]
+    assert path.recovery._cc.ssthresh is not None
+
+
 def test_a_probe_timeouts_repeat_is_no_mistake() -> None:
     path = Path()
     path.warm_up()
