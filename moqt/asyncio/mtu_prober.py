@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aioquic.quic.connection import QuicConnection, QuicNetworkPath
-    from aioquic.quic.packet_builder import QuicSentPacket
 
     from moqt.asyncio.endpoint import Datagram
     from moqt.asyncio.recovery import AdaptiveRecovery
@@ -87,14 +86,14 @@ class MtuProber:
         for probe in [probe for probe in self._sent if probe.octets == refuted]:
             self._forget(probe)
 
-    def on_packets_lost(self, packets: Iterable[QuicSentPacket]) -> None:
-        """These were declared lost."""
-        self.search.on_packets_lost(packet.sent_bytes for packet in packets if packet.in_flight)
+    def on_packets_lost(self, sizes: Iterable[int]) -> None:
+        """Packets of so many octets, none of them probes, were declared lost."""
+        self.search.on_packets_lost(sizes)
         if self.search.is_suspicious:
             self._recovery.on_acked = self._on_packet_acked
 
-    def _on_packet_acked(self, packet: QuicSentPacket) -> None:
-        self.search.on_packet_acked(packet.sent_bytes)
+    def _on_packet_acked(self, octets: int) -> None:
+        self.search.on_packet_acked(octets)
         if not self.search.is_suspicious:  # it costs a call for each ACK
             self._recovery.on_acked = None
 

@@ -17,7 +17,8 @@ halves the window, and the transfer crawls. RFC 9002 6.1.1 and 6.1.2 leave room 
 `QuicConnection._loss`; `QuicPacketRecovery` (`_cc`, `_pacer`, `_pto_count`, `_rtt_latest`,
 `_rtt_smoothed`, `_rtt_initialized`, `_rtt_initial`, `_rtt_min`, `_detect_loss`, `_on_packets_lost`,
 `_in_persistent_congestion`, `spaces`, which the connection sets); `QuicPacketSpace`
-(`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets`).
+(`sent_packets`, `largest_acked_packet`, `loss_time`, `received_packets`). What is outstanding are
+packets of aioquic's and runs of the bulk path's: `moqt.asyncio.bulk.outstanding`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioquic.quic.recovery import K_TIME_THRESHOLD, QuicPacketRecovery
+from aioquic.quic.recovery import (
+    K_PACKET_THRESHOLD,
+    K_PERSISTENT_CONGESTION_THRESHOLD,
+    K_TIME_THRESHOLD,
+    QuicPacketRecovery,
+)
 
+from moqt.asyncio.bulk.outstanding import cut_off, fresh_ranges, numbers_of, sizes_of, take
 from moqt.asyncio.bulk.received import ReceivedNumbers
-from moqt.asyncio.bulk.sent import SentPacket
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
 
@@ -47,20 +53,22 @@ REMEMBERED_PACKETS = 4096
 
 REMEMBERED_ROUNDS = 4
 
-FAR_PACKETS = 1024
-"""A longer range is cut at the first packet that is outstanding: it may go back to the first."""
-
 MAX_LATE_ROUNDS = 2
 """Round trips are measured on the packets that come first, so more than one may be needed."""
 
 LATENESS_MARGIN = 1.25
 """How much longer than the latest packet seen so far the next one may take."""
 
-FEW_PACKETS = 4
-"""An ACK of fewer is taken as it is."""
-
 FORGET_EVENTS = 16
 """RFC 8985 6.2 step 4: so many congestion events in a row without a mistake end the adaptation."""
+
+
+class _Numbered(NamedTuple):
+    """What aioquic looks at of a lost packet."""
+
+    packet_number: int
+    is_ack_eliciting: bool
+    sent_time: float
 
 
 class AdaptiveRecovery(QuicPacketRecovery):
@@ -77,10 +85,11 @@ class AdaptiveRecovery(QuicPacketRecovery):
         sent before the peer can have had its keys, or that probed the path's MTU."""
         self.probe_timeouts = 0
         """How many probe timeouts have run out (RFC 9002 6.2)."""
-        self.on_lost: Callable[[tuple[QuicSentPacket, ...]], None] | None = None
-        """Told of application data's packets that were declared lost; not of repeated ones."""
-        self.on_acked: Callable[[QuicSentPacket], None] | None = None
-        """Told of the newest packet of application data that an ACK acknowledges."""
+        self.on_lost: Callable[[list[int]], None] | None = None
+        """Told the sizes of application data's packets in flight that were declared lost; not of
+        repeated ones."""
+        self.on_acked: Callable[[int], None] | None = None
+        """Told the size of the newest packet of application data that an ACK acknowledges."""
         self._declared: OrderedDict[int, tuple[float, float]] = OrderedDict()
         """Packet number -> when it was sent, and when the event began that it belongs to."""
         self._first_acked: float = inf
@@ -127,25 +136,19 @@ class AdaptiveRecovery(QuicPacketRecovery):
         self, *, ack_rangeset: RangeSet, ack_delay: float, now: float, space: QuicPacketSpace
     ) -> None:
         """Act on an ACK, with what it says of packets that were taken for lost."""
+        outstanding = space.sent_packets
         if space.is_application_data:
-            if self.on_acked is not None:
-                newest = space.sent_packets.get(ack_rangeset.bounds().stop - 1)
-                if newest is not None:
-                    self.on_acked(newest)
-            first = ack_rangeset[0].start
-            if first < self._first_acked and first in space.sent_packets:
-                self._first_acked = first
-                self._first_acked_sent_at = _sent_at(space.sent_packets[first])
+            taken = self._take_acknowledged(ack_rangeset, space)
+            if taken:
+                self._note_acknowledged(taken, ack_rangeset)
             if self._declared:
                 self._find_mistakes(ack_rangeset, now)
+            self._outstanding = outstanding
+            space.sent_packets = taken
         cc = self._cc
         pacer: Any = self._pacer
         if isinstance(pacer, BurstPacer):
             pacer.is_doubling = cc.ssthresh is None or cc.congestion_window < cc.ssthresh
-        outstanding = space.sent_packets
-        if space.is_application_data:
-            self._outstanding = outstanding
-            space.sent_packets = self._take_acknowledged(ack_rangeset, space)
         try:
             super().on_ack_received(
                 ack_rangeset=ack_rangeset, ack_delay=ack_delay, now=now, space=space
@@ -161,24 +164,24 @@ class AdaptiveRecovery(QuicPacketRecovery):
         find it, which at 1 Gbit/s and 100 ms costs more than everything else that an ACK does; so
         it's given these packets alone until it comes to `_detect_loss`."""
         outstanding = space.sent_packets
-        taken: dict[int, QuicSentPacket] = {}
         if not outstanding:
-            return taken
-        take = outstanding.pop
+            return {}
         end = next(reversed(outstanding)) + 1  # a peer may acknowledge what was never sent
-        for start, stop in fresh_ranges(ack_rangeset, self._last_ack):
-            if stop - start > FAR_PACKETS and outstanding:
-                start = max(start, next(iter(outstanding)))
-            for number in range(start, min(stop, end)):
-                packet = take(number, None)
-                if packet is not None:
-                    taken[number] = packet
+        taken = take(space, fresh_ranges(ack_rangeset, self._last_ack))
         self._last_ack = [range(r.start, min(r.stop, end)) for r in ack_rangeset if r.start < end]
-        if len(taken) < FEW_PACKETS:
-            return taken
-        joined = _join(taken)
-        space.ack_eliciting_in_flight -= len(taken) - len(joined)
-        return joined
+        return taken
+
+    def _note_acknowledged(self, taken: dict[int, QuicSentPacket], ack_rangeset: RangeSet) -> None:
+        if self.on_acked is not None:
+            newest = taken.get(ack_rangeset.bounds().stop - 1)
+            if newest is not None:
+                self.on_acked(sizes_of(newest)[-1])
+        first = ack_rangeset[0].start
+        if first < self._first_acked:
+            oldest = next(iter(taken.values()))
+            if numbers_of(oldest).start == first:
+                self._first_acked = first
+                self._first_acked_sent_at = _sent_at(oldest)
 
     def on_loss_detection_timeout(self, *, now: float) -> None:
         """Act on a timer, which is a probe timeout's if no packet is due to be declared lost."""
@@ -188,20 +191,33 @@ class AdaptiveRecovery(QuicPacketRecovery):
             self.probe_timeouts += 1
 
     def _detect_loss(self, *, now: float, space: QuicPacketSpace) -> None:
+        """As aioquic's, with our thresholds, and for runs, of which some packets may be lost only.
+        Packets are numbered in the order of sending, so what is behind one that isn't lost isn't
+        either."""
         if self._outstanding is not None:
             space.sent_packets = self._outstanding
-        if not self.late_s:
-            super()._detect_loss(now=now, space=space)
-            return
-        allowed = max(self._rtt_latest, self._rtt_smoothed) + self.late_s
-        lost = []
+        largest = space.largest_acked_packet
+        round_trip = max(self._rtt_latest, self._rtt_smoothed)
+        if self.late_s:
+            allowed, by_number = round_trip + self.late_s, -1
+        else:
+            allowed = K_TIME_THRESHOLD * (
+                round_trip if self._rtt_initialized else self._rtt_initial
+            )
+            by_number = largest - K_PACKET_THRESHOLD
+        lost: list[QuicSentPacket] = []
         space.loss_time = None
-        for packet_number, packet in space.sent_packets.items():
-            if packet_number > space.largest_acked_packet:
+        for packet in space.sent_packets.values():
+            numbers = numbers_of(packet)
+            if numbers.start > largest:
                 break
             late_at = _sent_at(packet) + allowed
-            if late_at > now:  # packets are numbered in the order of sending, so are the rest
-                space.loss_time = late_at
+            last_lost = largest if late_at <= now else by_number
+            if packet.packet_number > last_lost:
+                if numbers.start <= last_lost:
+                    lost.append(cut_off(space, packet, last_lost + 1))
+                if last_lost < largest:
+                    space.loss_time = late_at
                 break
             lost.append(packet)
         if lost:
@@ -211,6 +227,23 @@ class AdaptiveRecovery(QuicPacketRecovery):
                 persistent_congestion=self._in_persistent_congestion(packets=lost),
                 space=space,
             )
+
+    def _in_persistent_congestion(self, *, packets: list[QuicSentPacket]) -> bool:
+        """As aioquic's, which takes a gap in the numbers for a packet that was acknowledged: runs
+        that follow each other are numbered so."""
+        if _sent_at(packets[-1]) - _sent_at(packets[0]) <= (
+            self.get_probe_timeout() * K_PERSISTENT_CONGESTION_THRESHOLD
+        ):
+            return False
+        numbered: list[Any] = []
+        number = 0
+        stop = -1
+        for packet in packets:
+            numbers = numbers_of(packet)
+            number += 1 if numbers.start == stop else 2
+            stop = numbers.stop
+            numbered.append(_Numbered(number, packet.is_ack_eliciting, _sent_at(packet)))
+        return super()._in_persistent_congestion(packets=numbered)
 
     def _on_packets_lost(
         self,
@@ -222,13 +255,17 @@ class AdaptiveRecovery(QuicPacketRecovery):
         space: QuicPacketSpace,
     ) -> None:
         packets = tuple(packets)
-        if congestion_event and packets and space.is_application_data:
+        if not congestion_event:  # a probe timeout, which repeats one packet (RFC 9002 6.2.4)
+            packets = tuple(_first_of(packet, space) for packet in packets)
+        elif packets and space.is_application_data:
             if _sent_at(packets[-1]) <= self._first_acked_sent_at:
                 congestion_event = False
             else:
                 self._remember(packets, now)
             if self.on_lost is not None:
-                self.on_lost(packets)
+                self.on_lost(
+                    [n for packet in packets if packet.in_flight for n in sizes_of(packet)]
+                )
         super()._on_packets_lost(
             congestion_event=congestion_event,
             now=now,
@@ -240,7 +277,6 @@ class AdaptiveRecovery(QuicPacketRecovery):
     # --- mistakes ---
 
     def _remember(self, packets: tuple[QuicSentPacket, ...], now: float) -> None:
-        self.lost_packets += sum(not _is_mtu_probe(packet) for packet in packets)
         if _sent_at(packets[-1]) > self._event_began_at:
             if self._event_lost and not self._event_spurious:
                 self._clean_events += 1
@@ -248,11 +284,14 @@ class AdaptiveRecovery(QuicPacketRecovery):
                     self.late_s = 0.0
             self._event_began_at = now
             self._event_lost = self._event_spurious = 0
-        self._event_lost += len(packets)
         declared = self._declared
         self._forget(now)
-        for packet in packets[-REMEMBERED_PACKETS:]:
-            declared[packet.packet_number] = (_sent_at(packet), self._event_began_at)
+        for packet in packets:
+            numbers = numbers_of(packet)
+            self._event_lost += len(numbers)
+            if not _is_mtu_probe(packet):
+                self.lost_packets += len(numbers)
+            declared.update(dict.fromkeys(numbers, (_sent_at(packet), self._event_began_at)))
         while len(declared) > REMEMBERED_PACKETS:
             declared.popitem(last=False)
 
@@ -293,29 +332,15 @@ def _sent_at(packet: QuicSentPacket) -> float:
     return float(sent_at)
 
 
+def _first_of(packet: QuicSentPacket, space: QuicPacketSpace) -> QuicSentPacket:
+    """The first packet of an entry, as one of its own."""
+    first = numbers_of(packet).start
+    return packet if first == packet.packet_number else cut_off(space, packet, first + 1)
+
+
 def _is_mtu_probe(packet: QuicSentPacket) -> bool:
     """Whether `moqt.asyncio.mtu_prober` made it. An ACK alone isn't in flight either."""
     return packet.is_ack_eliciting and not packet.in_flight
-
-
-def fresh_ranges(ranges: Sequence[range], known: Sequence[range]) -> list[tuple[int, int]]:
-    """Return, as (start, stop), what of `ranges` is not in `known`; both and the result ascend."""
-    fresh: list[tuple[int, int]] = []
-    at = 0
-    for wanted in ranges:
-        start, stop = wanted.start, wanted.stop
-        while at < len(known) and known[at].stop <= start:
-            at += 1
-        look = at
-        while look < len(known) and known[look].start < stop:
-            if known[look].start > start:
-                fresh.append((start, known[look].start))
-            start = known[look].stop
-            look += 1
-        at = max(at, look - 1)
-        if start < stop:
-            fresh.append((start, stop))
-    return fresh
 
 
 def install(connection: QuicConnection, *, pacer: BurstPacer) -> AdaptiveRecovery:
@@ -333,24 +358,3 @@ def install(connection: QuicConnection, *, pacer: BurstPacer) -> AdaptiveRecover
     recovery._pacer = pacer  # type: ignore[assignment]
     connection._loss = recovery
     return recovery
-
-
-def _join(acknowledged: dict[int, QuicSentPacket]) -> dict[int, QuicSentPacket]:
-    """Make one of packets of the bulk path that follow each other: aioquic, the congestion
-    controller and the stream look at it once. It has the last one's number."""
-    joined: dict[int, QuicSentPacket] = {}
-    last: Any = None  # a SentPacket, where there is one, stands in for aioquic's
-    packet: Any
-    number = 0
-    for next_number, packet in acknowledged.items():
-        if last is not None and not (
-            type(last) is SentPacket and type(packet) is SentPacket and last.absorb(packet)
-        ):
-            joined[number] = last
-            last = None
-        if last is None:
-            last = packet
-        number = next_number
-    if last is not None:
-        joined[number] = last
-    return joined

@@ -5,8 +5,10 @@ A version of aioquic that changes any of it fails here, by name, rather than in 
 
 from __future__ import annotations
 
+import ast
 import inspect
 from importlib.metadata import version
+from textwrap import dedent
 
 import pytest
 from aioquic import tls
@@ -16,6 +18,8 @@ from aioquic.quic.congestion.base import QuicCongestionControl
 from aioquic.quic.connection import Limit, QuicConnection
 from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.recovery import (
+    K_PACKET_THRESHOLD,
+    K_TIME_THRESHOLD,
     QuicPacketNumberWindow,
     QuicPacketPacer,
     QuicPacketRecovery,
@@ -27,6 +31,7 @@ from moqt.asyncio.config import CongestionControl, TransportConfig
 from moqt.asyncio.connection import HeldConnection, quic_configuration
 from moqt.asyncio.cubic import Cubic
 from moqt.asyncio.pacing import BurstPacer
+from moqt.asyncio.recovery import _Numbered
 
 
 def stock() -> QuicConnection:
@@ -137,9 +142,26 @@ def test_what_loss_recovery_is_built_on() -> None:
         signature = inspect.signature(getattr(QuicPacketRecovery, method))
         assert list(signature.parameters) == parameters
     space = QuicPacketSpace()
-    assert {"sent_packets", "largest_acked_packet", "loss_time"} <= vars(space).keys()
-    # numbers are looked at in order, and looked up
+    assert {
+        "ack_eliciting_in_flight",
+        "sent_packets",
+        "largest_acked_packet",
+        "loss_time",
+    } <= vars(space).keys()
+    # it is looked at in order
     assert isinstance(space.sent_packets, dict)
+    # what `_detect_loss` has of it; where it asks, of lost packets, for numbers without a gap
+    assert (K_PACKET_THRESHOLD, K_TIME_THRESHOLD) == (3, 9 / 8)
+    source = inspect.getsource(QuicPacketRecovery._in_persistent_congestion)
+    asked = {
+        node.attr
+        for node in ast.walk(ast.parse(dedent(source)))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "packet"
+    }
+    assert asked == set(_Numbered._fields)
+    assert "get_probe_timeout() * K_PERSISTENT_CONGESTION_THRESHOLD" in source
 
 
 def test_a_packet_far_below_the_largest_is_taken_for_a_duplicate() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ from tests.asyncio.bulk_pair import Kind, Network, Weather
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from moqt.asyncio.bulk.sent import SentRun
 
 SUITES = [
     CipherSuite.AES_128_GCM_SHA256,
@@ -144,8 +147,8 @@ def test_attributes_of_a_packet_space() -> None:
     assert QuicPacketSpace(is_application_data=True).is_application_data
 
 
-def sent_packets() -> list[Any]:
-    """Return packets that the bulk path has sent, as they wait to be acknowledged."""
+def sent_runs() -> list[SentRun]:
+    """Return what the bulk path has sent, as it waits to be acknowledged."""
     network = Network()
     network.weather = Weather(mtu=1200)
     network.run_for(0.1)
@@ -159,32 +162,76 @@ def sent_packets() -> list[Any]:
     return [packet for packet in packets if not isinstance(packet, QuicSentPacket)]
 
 
-def test_a_sent_packet_has_all_that_aioquic_reads() -> None:
+def one_by_one(run: SentRun) -> list[SentRun]:
+    """Return a run's packets, each as one."""
+    numbers = range(run.first_number + 1, run.packet_number + 1)
+    return [*(run.cut(number) for number in numbers), run]
+
+
+def test_a_sent_run_has_all_that_aioquic_reads_of_a_packet() -> None:
     """In recovery, congestion control and `_flush_builder`, whatever it is called there."""
-    packets = sent_packets()
-    assert len(packets) > 5
-    first = packets[0].packet_number
-    for number, ours in enumerate(packets, first):
-        theirs = QuicSentPacket(
-            epoch=Epoch.ONE_RTT,
-            in_flight=True,
-            is_ack_eliciting=True,
-            is_crypto_packet=False,
-            packet_number=number,
-            packet_type=QuicPacketType.ONE_RTT,
-            sent_time=packets[0].sent_time,
-            sent_bytes=ours.sent_bytes,
-        )
-        assert isinstance(ours.sent_bytes, int)
-        for field in fields(QuicSentPacket):
-            value: Any = getattr(ours, field.name)
-            if field.name == "delivery_handlers":
-                ((handler, arguments),) = value
-                assert callable(handler)
-                assert len(arguments) == 3
-            else:
-                expected: Any = getattr(theirs, field.name)
-                assert value == expected or (value, expected) == ((), []), field.name
+    (run,) = sent_runs()
+    assert len(run.sizes) > 5
+    assert set(run.sizes[:-1]) == {run.datagram_octets}
+    assert run.packet_number - run.first_number + 1 == len(run.sizes)
+    theirs = QuicSentPacket(
+        epoch=Epoch.ONE_RTT,
+        in_flight=True,
+        is_ack_eliciting=True,
+        is_crypto_packet=False,
+        packet_number=run.first_number + len(run.sizes) - 1,
+        packet_type=QuicPacketType.ONE_RTT,
+        sent_time=run.sent_time,
+        sent_bytes=sum(run.sizes),
+    )
+    for field in fields(QuicSentPacket):
+        value: Any = getattr(run, field.name)
+        if field.name == "delivery_handlers":
+            ((handler, arguments),) = value
+            assert callable(handler)
+            assert arguments == (0, 9_000, True)
+        else:
+            expected: Any = getattr(theirs, field.name)
+            assert value == expected or (value, expected) == ((), []), field.name
+
+
+def test_who_looks_at_what_is_outstanding() -> None:
+    """Whom runs, and their number for that of their packets, are made to suit: aioquic asks of the
+    count only whether it is 0, and takes packets for lost without a congestion event when it
+    repeats one for a probe timeout."""
+    functions = [
+        node
+        for module in (recovery, quic)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.FunctionDef)
+    ]
+
+    def using(name: str) -> set[str]:
+        return {one.name for one in functions if name in ast.unparse(one)}
+
+    assert using("sent_packets") == {
+        "__init__",
+        "_detect_loss",
+        "_on_packets_lost",
+        "discard_space",
+        "on_ack_received",
+        "on_packet_sent",
+        "reschedule_data",
+    }
+    assert using("ack_eliciting_in_flight") == {
+        "__init__",
+        "_on_packets_lost",
+        "discard_space",
+        "get_loss_detection_time",
+        "on_ack_received",
+        "on_packet_sent",
+    }
+    assert "completed_address_validation or ack_eliciting_in_flight:" in inspect.getsource(
+        recovery.QuicPacketRecovery.get_loss_detection_time
+    )
+    assert using("congestion_event=False") == {"reschedule_data"}
+    lost = inspect.getsource(recovery.QuicPacketRecovery._on_packets_lost)
+    assert "del space.sent_packets[packet.packet_number]" in lost
 
 
 def attributes_of(module: ModuleType, *names: str) -> set[str]:
@@ -208,8 +255,7 @@ def test_what_aioquic_reads_of_packets_is_known() -> None:
 
 
 @pytest.mark.parametrize("algorithm", CongestionControl)
-def test_many_packets_may_be_counted_by_the_first(algorithm: CongestionControl) -> None:
-    """`note_sent` counts the first packet, and the octets of the others."""
+def test_congestion_control_takes_a_run_for_its_packets(algorithm: CongestionControl) -> None:
     config = TransportConfig(congestion_control=algorithm)
     ours, theirs = (
         HeldConnection(
@@ -217,19 +263,28 @@ def test_many_packets_may_be_counted_by_the_first(algorithm: CongestionControl) 
         )._loss._cc
         for _ in range(2)
     )
-    packets = sent_packets()
-    for number, packet in enumerate(packets):
-        packet.sent_bytes = 1200 + number
-    for packet in packets:
-        theirs.on_packet_sent(packet=packet)
-    ours.on_packet_sent(packet=packets[0])
-    ours.bytes_in_flight += sum(packet.sent_bytes for packet in packets[1:])
-    assert values(ours) == values(theirs)
-    for packet in packets:
-        for controller in (ours, theirs):
-            controller.on_packet_acked(now=packet.sent_time + 0.1, packet=packet)
-    assert values(ours) == values(theirs)
-    assert ours.bytes_in_flight == 0
+    (run,) = sent_runs()
+    run.sent_time = 1.0
+    together: Any = copy(run)
+    packets: list[Any] = one_by_one(run)
+    assert len(packets) > 5
+    for is_lost in (False, True):
+        ours.on_packet_sent(packet=together)
+        for packet in packets:
+            theirs.on_packet_sent(packet=packet)
+        assert values(ours) == values(theirs)
+        assert ours.bytes_in_flight == together.sent_bytes
+        if is_lost:
+            ours.on_packets_lost(now=1.2, packets=[together])
+            theirs.on_packets_lost(now=1.2, packets=packets)
+        else:
+            ours.on_packet_acked(now=1.1, packet=together)
+            for packet in packets:
+                theirs.on_packet_acked(now=1.1, packet=packet)
+            ours.on_rtt_measurement(now=1.1, rtt=0.1)
+            theirs.on_rtt_measurement(now=1.1, rtt=0.1)
+        assert values(ours) == values(theirs)
+        assert ours.bytes_in_flight == 0
 
 
 def values(of: object) -> dict[str, Any]:

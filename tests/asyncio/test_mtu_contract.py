@@ -193,19 +193,25 @@ async def test_only_large_packets_that_were_no_probes_are_suspicious(
     async with quic_pair(certificate) as (near, _):
         prober = near.driver.connection._mtu_prober
         await poll(lambda: prober.search.is_settled)
+        recovery = near.driver.connection.recovery
+
+        def lose(packet: QuicSentPacket) -> None:
+            space = QuicPacketSpace(is_application_data=True)
+            space.sent_packets[packet.packet_number] = packet
+            recovery._on_packets_lost(now=prober._now, packets=[packet], space=space)
+
         for number in range(SUSPICIOUS_LOSSES):
-            prober.on_packets_lost([sent_packet(number, 1200)])
-            prober.on_packets_lost([sent_packet(number, 9000, in_flight=False)])
+            lose(sent_packet(number, 1200))
+            lose(sent_packet(number, 9000, in_flight=False))
         assert prober.search.next_probe(prober._now) is None
         for number in range(SUSPICIOUS_LOSSES):
-            prober.on_packets_lost([sent_packet(number, 1201)])
+            lose(sent_packet(number, 1201))
         probe = prober.search.next_probe(prober._now)
         assert probe is not None
         assert probe.octets == prober.search.size
-        recovery = near.driver.connection.recovery
         assert recovery.on_lost == prober.on_packets_lost
         assert recovery.on_acked is not None
-        recovery.on_acked(sent_packet(99, 1201))
+        recovery.on_acked(1201)
         assert vars(recovery)["on_acked"] is None
         assert prober.search.is_settled
 

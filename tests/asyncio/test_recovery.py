@@ -2,81 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
-from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
-from aioquic.quic.packet import QuicPacketType
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicSentPacket
 from aioquic.quic.rangeset import RangeSet
-from aioquic.quic.recovery import QuicPacketSpace
-from aioquic.tls import Epoch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moqt.asyncio import cubic, recovery
-from moqt.asyncio.bulk.sent import SentPacket
 from moqt.asyncio.cubic import Cubic
-from moqt.asyncio.pacing import BurstPacer
 from moqt.asyncio.recovery import FORGET_EVENTS, REMEMBERED_PACKETS, AdaptiveRecovery
-
-RTT = 0.1
-OCTETS = 1200
-
-
-class Path:
-    """A sender's recovery, and what a peer would acknowledge."""
-
-    def __init__(self, algorithm: str = cubic.NAME) -> None:
-        cubic.register()
-        connection = QuicConnection(
-            configuration=QuicConfiguration(
-                alpn_protocols=["x"], congestion_control_algorithm=algorithm
-            )
-        )
-        self.pacer = BurstPacer(max_datagram_size=OCTETS)
-        self.recovery = recovery.install(connection, pacer=self.pacer)
-        assert connection._loss is self.recovery
-        self.space = QuicPacketSpace(is_application_data=True)
-        self.recovery.spaces = [self.space]
-        self.recovery.handshake_confirmed = True
-        self.recovery.peer_completed_address_validation = True
-        self.lost: list[int] = []
-        self.acked: list[int] = []
-        self.number = 0
-
-    def send(self, count: int, now: float) -> range:
-        numbers = range(self.number, self.number + count)
-        self.number += count
-        for number in numbers:
-            packet = QuicSentPacket(
-                epoch=Epoch.ONE_RTT,
-                in_flight=True,
-                is_ack_eliciting=True,
-                is_crypto_packet=False,
-                packet_number=number,
-                packet_type=QuicPacketType.ONE_RTT,
-                sent_bytes=OCTETS,
-                sent_time=now,
-                delivery_handlers=[(self._on_delivery, (number,))],
-            )
-            self.recovery.on_packet_sent(packet=packet, space=self.space)
-        return numbers
-
-    def _on_delivery(self, delivery: QuicDeliveryState, number: int) -> None:
-        (self.acked if delivery is QuicDeliveryState.ACKED else self.lost).append(number)
-
-    def acknowledge(self, *numbers: int, now: float) -> None:
-        ranges = RangeSet()
-        for number in numbers:
-            ranges.add(number)
-        self.recovery.on_ack_received(ack_rangeset=ranges, ack_delay=0.0, now=now, space=self.space)
-
-    def warm_up(self) -> None:
-        """Have a round trip measured, and the first packet acknowledged."""
-        self.send(1, 1.0)
-        self.acknowledge(0, now=1.0 + RTT)
+from tests.asyncio.recovery_path import OCTETS, RTT, Path
 
 
 def reordered(path: Path, now: float) -> int:
@@ -198,6 +131,18 @@ def test_packets_sent_with_the_first_acknowledged_one_are_no_congestion() -> Non
     assert path.recovery._cc.ssthresh is not None
 
 
+def test_the_first_acknowledged_packet_may_be_one_that_a_probe_timeout_repeated() -> None:
+    """It was sent before those that were lost."""
+    path = Path()
+    (first,) = path.send(1, 1.0)
+    path.recovery.on_loss_detection_timeout(now=2.0)
+    assert path.lost == [first]
+    later = path.send(6, 3.0)
+    path.acknowledge(first, later[-1], now=3.0 + RTT)
+    assert path.lost == [first, *later[:3]]
+    assert path.recovery._cc.ssthresh is not None
+
+
 def test_a_probe_timeouts_repeat_is_no_mistake() -> None:
     path = Path()
     path.warm_up()
@@ -310,19 +255,6 @@ def test_each_packet_is_acknowledged_or_lost_once_and_nothing_stays_in_flight(
     assert sorted(path.acked + path.lost) == list(range(path.number))
 
 
-RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=12).map(
-    lambda drawn: RangeSet([range(start, start + length) for start, length in drawn])
-)
-
-
-@given(RANGES, RANGES)
-def test_fresh_ranges_are_those_that_were_not_known(ranges: RangeSet, known: RangeSet) -> None:
-    fresh = recovery.fresh_ranges(ranges, known)
-    numbers = [number for start, stop in fresh for number in range(start, stop)]
-    expected = {n for r in ranges for n in r} - {n for r in known for n in r}
-    assert numbers == sorted(expected)
-
-
 def test_an_ack_of_all_packets_there_can_be_takes_no_longer_than_those_sent() -> None:
     path = Path()
     numbers = path.send(10, 1.0)
@@ -332,73 +264,3 @@ def test_an_ack_of_all_packets_there_can_be_takes_no_longer_than_those_sent() ->
     (number,) = path.send(1, 2.0)
     path.acknowledge(number, now=2.1)
     assert path.acked[-1] == number
-
-
-class BulkPath(Path):
-    """Its packets are the bulk path's: of two streams in turn, five each."""
-
-    def send(self, count: int, now: float) -> range:
-        numbers = range(self.number, self.number + count)
-        self.number += count
-        for number in numbers:
-            packet: Any = SentPacket(
-                number,
-                OCTETS,
-                now,
-                cast("Any", self.streams[number // 5 % 2]),
-                number,
-                number + 1,
-                False,
-            )
-            self.recovery.on_packet_sent(packet=packet, space=self.space)
-        return numbers
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.streams = (FakeSender(self), FakeSender(self))
-
-
-class FakeSender:
-    """Octet n of its stream is packet n's."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def on_data_delivery(
-        self, delivery: QuicDeliveryState, start: int, stop: int, fin: bool
-    ) -> None:
-        for number in range(start, stop):
-            self._path._on_delivery(delivery, number)
-
-
-@pytest.mark.parametrize("kind", [Path, BulkPath])
-@given(st.lists(st.tuples(st.integers(0, 12), RANGES, st.floats(0.0, 0.2)), max_size=12))
-def test_an_ack_has_the_same_effect_as_on_aioquics_own_recovery(
-    kind: type[Path], steps: list[tuple[int, RangeSet, float]]
-) -> None:
-    """But for packets that were lost by mistake, after which ours learns. A peer may acknowledge
-    what was never sent: aioquic doesn't mind."""
-    ours, theirs = kind(), kind()
-    theirs.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
-    ours.recovery._find_mistakes = lambda *_: None  # type: ignore[method-assign]
-    theirs.recovery._take_acknowledged = (  # type: ignore[method-assign]
-        lambda ack_rangeset, space: space.sent_packets
-    )
-    now = 1.0
-    for count, acked, pause in steps:
-        now += pause
-        for path in (ours, theirs):
-            path.send(count, now)
-        for path in (ours, theirs):
-            if len(acked):
-                path.recovery.on_ack_received(
-                    ack_rangeset=acked, ack_delay=0.0, now=now + 0.05, space=path.space
-                )
-        assert ours.acked == theirs.acked
-        assert ours.lost == theirs.lost
-        assert list(ours.space.sent_packets) == list(theirs.space.sent_packets)
-        for name in ("ack_eliciting_in_flight", "largest_acked_packet", "loss_time"):
-            assert getattr(ours.space, name) == getattr(theirs.space, name)
-        assert ours.recovery._rtt_smoothed == theirs.recovery._rtt_smoothed
-        assert ours.recovery.bytes_in_flight == theirs.recovery.bytes_in_flight
-        assert ours.recovery.congestion_window == theirs.recovery.congestion_window

@@ -149,15 +149,13 @@ class BulkConnection(HeldConnection):
         return self._writer.write(now, emit, goes_on=goes_on)
 
     def note_sent(self, first_number: int, next_number: int, octets: int, now: float) -> None:
-        """Account for packets that the writer has sealed, as aioquic does for its own."""
+        """Account for a run of packets that the writer has sealed, as aioquic does for its own."""
         self._packet_number = next_number
         space = self._spaces[Epoch.ONE_RTT]
-        space.ack_eliciting_in_flight += next_number - first_number
+        space.ack_eliciting_in_flight += 1
         loss = self._loss
         loss._time_of_last_sent_ack_eliciting_packet = now
-        first = space.sent_packets[first_number]
-        loss._cc.on_packet_sent(packet=first)
-        loss._cc.bytes_in_flight += octets - first.sent_bytes
+        loss._cc.on_packet_sent(packet=space.sent_packets[next_number - 1])
         self._network_paths[0].bytes_sent += octets
         if not self._ack_eliciting_sent_since_receipt:
             self._close_at = now + self._idle_timeout()

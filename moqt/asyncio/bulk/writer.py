@@ -14,7 +14,7 @@ from aioquic.tls import Epoch
 
 from moqt.asyncio.bulk.memory import run_memory
 from moqt.asyncio.bulk.sealing import FAR_NUMBERS, Sealer
-from moqt.asyncio.bulk.sent import SentPacket
+from moqt.asyncio.bulk.sent import SentRun
 from moqt.asyncio.config import RUN_CALLS, datagrams_in_call
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class BulkWriter:
     ) -> tuple[int, bool]:
         """Send a run, `step` octets a packet; return the octets sent, and whether to go on."""
         connection = self._connection
-        first_number = number = connection._packet_number
+        first_number = connection._packet_number
         start, stop = run.start, run.stop
         view = run_memory("sent")
         octets = sealer.seal(
@@ -203,24 +203,24 @@ class BulkWriter:
             stop=stop,
             offset_limit=sender.stop_offset,
             fin=run.fin,
-            number=number,
+            number=first_number,
             datagram_octets=datagram_octets,
         )
-        sent = connection._spaces[Epoch.ONE_RTT].sent_packets
-        left = octets
-        while left > datagram_octets:
-            end = start + step
-            sent[number] = SentPacket(  # type: ignore[assignment]
-                number, datagram_octets, now, sender, start, end, False
-            )
-            number += 1
-            start = end
-            left -= datagram_octets
-        sent[number] = SentPacket(  # type: ignore[assignment]
-            number, left, now, sender, start, stop, run.fin
+        next_number = first_number - -octets // datagram_octets
+        connection._spaces[Epoch.ONE_RTT].sent_packets[next_number - 1] = SentRun(  # type: ignore[assignment]
+            first_number=first_number,
+            last_number=next_number - 1,
+            octets=octets,
+            datagram_octets=datagram_octets,
+            sent_time=now,
+            sender=sender,
+            start=start,
+            stop=stop,
+            step=step,
+            fin=run.fin,
         )
         if run.is_new:
             connection._remote_max_data_used += stop - run.start
-        connection.note_sent(first_number, number + 1, octets, now)
+        connection.note_sent(first_number, next_number, octets, now)
         address = connection._network_paths[0].addr
         return octets, emit(view[:octets], datagram_octets, address)
