@@ -6,17 +6,19 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvcs.errors import InvalidKey, InvalidTokens
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
     from kvcs.kvsp.descriptor import Descriptor
 
 __all__ = ["ID_OCTETS", "Prefix", "Scope", "Tokens", "block_keys", "block_keys_sha256"]
@@ -29,7 +31,7 @@ MAX_SCOPE_KEY_OCTETS = 64
 
 MAX_TOKEN_ID = 2**32 - 1
 
-Tokens: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
+Tokens: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 """Token ids; an integer array of one axis is taken without a loop."""
 
 

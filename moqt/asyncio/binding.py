@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 from aioquic.quic import events as quic
 
 from moqt.asyncio.ending import Loss, describe_end, silence
-from moqt.asyncio.tap import MoqtTap, TappedTransport
 from moqt.asyncio.traffic import Traffic
 from moqt.asyncio.transport import QuicTransport
 from moqt.codes import SessionErrorCode
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from moqt.asyncio.connection import HeldConnection
     from moqt.asyncio.endpoint import Address, Datagram, UdpEndpoint
+    from moqt.asyncio.tap import MoqtTap
     from moqt.session.events import Event
 
 logger = logging.getLogger(__name__)
@@ -126,13 +126,14 @@ class Driver:
         connection.on_arrival = self._take_arrival
         connection.announce_receivable(endpoint.receivable_octets)
         connection.begin_within(endpoint.waiting_octets)
-        trace = connection.trace
-        self._tap = None if trace is None else MoqtTap(trace)
-        self.transport = (
-            QuicTransport(connection, self.wake)
-            if self._tap is None
-            else TappedTransport(connection, self.wake, self._tap)
-        )
+        self._tap: MoqtTap | None = None
+        self.transport = QuicTransport(connection, self.wake)
+        if connection.trace is not None:
+            # Here, as few endpoints are traced, and it has readers of all of MOQT of its own.
+            from moqt.asyncio.tap import MoqtTap, TappedTransport
+
+            self._tap = MoqtTap(connection.trace)
+            self.transport = TappedTransport(connection, self.wake, self._tap)
         self.loss: Loss | None = None
         """Set once the connection is closing or lost."""
         self.is_ready = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import random
 import socket
@@ -180,6 +181,25 @@ async def test_datagrams_that_belong_together_are_handed_on_together(
         for at in range(0, len(data), size)
     ]
     assert len(recorder.batches) == 1
+    endpoint.close()
+
+
+@pytest.mark.parametrize(("seconds", "reads"), [(0.0, 24), (1.0, 8)])
+async def test_a_batch_ends_by_the_time_of_its_thread(
+    seconds: float, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while another process has the core: a nanosecond passes between two runs anyway."""
+    monkeypatch.setattr(endpoint_module, "BATCH_S", 1e-9)
+    used = itertools.count(step=seconds)
+    monkeypatch.setattr("time.thread_time", lambda: next(used))
+    sock = bound(Script)
+    assert isinstance(sock, Script)
+    sock.reads = [(bytes(60_000), 60_000, ("127.0.0.1", 1))] * 24  # 8 are a full run
+    endpoint = UdpEndpoint(sock, remote=None)
+    recorder = Recorder()
+    endpoint._receiver, endpoint._can_join = recorder, True
+    endpoint._read_ready()
+    assert len(recorder.received) == reads
     endpoint.close()
 
 
