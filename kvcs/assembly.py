@@ -418,8 +418,7 @@ class Assembly(Coverage):
         at = layer - self._first
         is_placed = lease is not None
         if lease is not None:
-            head, *_ = data = lease.buffers
-            data = data[1:]
+            head, data = lease.buffers[0], lease.buffers[1:]
         else:
             head = memoryview(b"") if payload is None else payload
             data = (head[HEADER_OCTETS:],)

@@ -119,6 +119,8 @@ class Subscription(ItemStream[SubscriptionItem]):
 
     def _receive_item(self, event: events.Event) -> None:
         match event:
+            case events.ObjectReceived():
+                self._put(event)
             case events.SubscriptionEstablished():
                 self._established = event
                 self._is_accepted = True
@@ -132,12 +134,7 @@ class Subscription(ItemStream[SubscriptionItem]):
                 self._end(failure)
             case events.TrackMalformed():
                 self._end(errors.RequestEnded(PublishDoneCode.MALFORMED_TRACK, event.reason))
-            case (
-                events.ObjectReceived()
-                | events.SubgroupEnded()
-                | events.FillEnded()
-                | events.EndOfRangeReceived()
-            ):
+            case events.SubgroupEnded() | events.FillEnded() | events.EndOfRangeReceived():
                 self._put(event)
 
 

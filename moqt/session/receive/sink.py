@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from moqt.types import ObjectHeader
 
-COMPARED_OCTETS: Final = 128
+COMPARED_OCTETS: Final = 64
 """Of a payload in a place, the octets compared where the Object comes again: its first ones."""
 
 
