@@ -4,8 +4,8 @@ All work happens in `_pump`, once a wake-up of the loop: QUIC's events go to the
 session fills QUIC from its queues, QUIC's datagrams go to the socket, one timer is set, and the
 session's events go to its owner. A batch of datagrams, a timer and `wake` each lead to one pump, so
 nothing is done once a datagram but aioquic's own work. ACKs leave with the pump once
-`acknowledge_octets` have arrived since the last one, else after aioquic's millisecond, or some
-more for control frames.
+`acknowledge_octets` have arrived since the last one, else after aioquic's millisecond; those of
+control frames alone at once, but seldom.
 
 The clock is `time.monotonic`, not the loop's: uvloop's time stands still within one wake-up and has
 milliseconds only.
