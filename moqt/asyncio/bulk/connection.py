@@ -106,7 +106,7 @@ class BulkConnection(HeldConnection):
     def ack_alone(self, due_at: float, now: float) -> list[tuple[bytes, Any]]:
         """Return an ACK to be sent if it is what was due, and nothing else is to be done.
 
-        Who sends much gets little but control frames, and acknowledges them by the timer.
+        Who sends much gets little but control frames, and acknowledges some of them by the timer.
         """
         if (
             self._spaces[Epoch.ONE_RTT].ack_at != due_at
