@@ -154,9 +154,6 @@ class RequestDesk(RequestHost):
 
     def on_event(self, event: events.Event) -> None:
         """Hand an event to its request."""
-        if isinstance(event, events.ObjectReceived):  # all others are rare
-            self._hand_over(event)
-            return
         match event:
             case events.SessionEstablished():
                 self.is_established = True

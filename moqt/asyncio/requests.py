@@ -221,10 +221,6 @@ class Request:
 
     def receive(self, event: events.Event) -> None:
         """Take an event of this request."""
-        if isinstance(event, events.ObjectReceived):  # all others are rare
-            self._receive_item(event)
-            self._signal.fire()
-            return
         if isinstance(event, _WITH_EXPIRES) and event.expires_ms is not None:
             self.expires_ms = event.expires_ms or None
         match event:
@@ -375,7 +371,7 @@ class ItemStream(Request, Generic[ItemT]):
 
     def _finish_item(self) -> None:
         item, self._in_hand = self._in_hand, None
-        if isinstance(item, events.ObjectReceived) and item.object.payload is not None:
+        if isinstance(item, events.ObjectReceived):
             self._session.consume(item)
 
     def consume(self, item: ItemT) -> None:
