@@ -28,7 +28,7 @@ from kvcs.errors import (
 from kvcs.kvsp.shapes import Component
 from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import DIGEST_OCTETS
-from kvcs.payload import HEADER_OCTETS, parse_header
+from kvcs.payload import HEADER_OCTETS, parse_header, verify_data
 from kvcs.wanted import Lease, ObjectState, TrackState, Verification, WantedTrack
 from moqt.codes import ObjectStatus
 from moqt.session.receive.sink import COMPARED_OCTETS
@@ -224,11 +224,12 @@ class Assembly(Coverage):
         *,
         lease: Lease | None = None,
         payload: memoryview | None = None,
+        at_once: bool = False,
     ) -> Outcome | Verification:
         """Judge an Object that arrived whole: in its `lease`, or as `payload` in other memory.
 
-        Both None: it went to `scratch`, or has no payload. A `Verification` is to be run, then
-        given to `finish`.
+        Both None: it went to `scratch`, or has no payload. A `Verification`, which `at_once` never
+        gives, is to be run, then given to `finish`.
         """
         state = self._tracks[track]
         layer, block = header.group_id, header.object_id
@@ -251,7 +252,10 @@ class Assembly(Coverage):
                 if state.states[at][block] == ObjectState.VERIFIED:
                     self.stats.duplicates += 1
                     return Outcome.DUPLICATE
-            return self._verification(state, track, header, lease, payload)
+            elif at_once and state.leases.get((layer, block)) is lease:
+                self._verify_in_place(state, header, lease)
+                return Outcome.VERIFIED
+            verification = self._verification(state, track, header, lease, payload)
         except ObjectRejected as error:
             if lease is not None:
                 self._end_lease(state, lease)
@@ -259,6 +263,10 @@ class Assembly(Coverage):
             if lease is not None:
                 self._use_spare(state, (layer, block))
             return Outcome.REJECTED
+        if not at_once:
+            return verification
+        verification.run()
+        return self.finish(verification)
 
     def finish(self, verification: Verification) -> Outcome:
         """Take the result of a `Verification`; one that was not run gives its place back."""
@@ -275,7 +283,7 @@ class Assembly(Coverage):
             return self._fail(state, layer, block, verification, RejectReason.MANIFEST_DIGEST)
         current = state.states[at][block]
         if current == _ABSENT:
-            self._accept(state, layer, block, verification)
+            self._bring(state, layer, block, verification)
             return Outcome.VERIFIED
         if current == ObjectState.VERIFIED:
             self.stats.duplicates += 1
@@ -406,6 +414,21 @@ class Assembly(Coverage):
                 state.checking -= 1
             states[lease.block] = _ABSENT
 
+    def _verify_in_place(self, state: TrackState, header: ObjectHeader, lease: Lease) -> None:
+        """As a `Verification`, for what is in its place, and at once. Raises: ObjectRejected."""
+        layer, block = header.group_id, header.object_id
+        parsed = parse_header(lease.buffers[0])
+        state.expected.check_header(
+            parsed, group_id=layer, object_id=block, payload_octets=header.payload_length
+        )
+        digest = parsed.data_digest
+        verify_data(digest, lease.buffers[1:])
+        if state.is_listed_otherwise(layer - self._first, block, digest):
+            raise ObjectRejected(RejectReason.MANIFEST_DIGEST, "the manifest lists another digest")
+        del state.leases[layer, block]
+        lease.holder = None  # it may refer to the lease
+        self._accept(state, layer, block, digest, header.payload_length)
+
     def _verification(
         self,
         state: TrackState,
@@ -451,13 +474,19 @@ class Assembly(Coverage):
         self.stats.buffered_octets += HEADER_OCTETS + verification.octets
         return verification
 
-    def _accept(
-        self, state: TrackState, layer: int, block: int, verification: Verification
-    ) -> None:
-        at = layer - self.layers.start
+    def _bring(self, state: TrackState, layer: int, block: int, verification: Verification) -> None:
+        """Take a verified Object that may yet have to be written to its place."""
         if not verification.is_placed:
             self._write(state, layer, block, verification.raw)
-        state.digests[at][state.digest_octets(block)] = verification.digest
+        octets = HEADER_OCTETS + verification.octets
+        self._accept(state, layer, block, verification.digest, octets)
+
+    def _accept(
+        self, state: TrackState, layer: int, block: int, digest: bytes, octets: int
+    ) -> None:
+        """Take an Object that is verified and in its place."""
+        at = layer - self._first
+        state.digests[at][state.digest_octets(block)] = digest
         state.states[at][block] = _VERIFIED
         self._count(state, at, -1)
         if state.reasons:
@@ -465,7 +494,7 @@ class Assembly(Coverage):
         if state.spares:
             state.spares.pop((layer, block), None)
         self.stats.objects += 1
-        self.stats.octets += HEADER_OCTETS + verification.octets
+        self.stats.octets += octets
 
     def _use_spare(self, state: TrackState, key: tuple[int, int]) -> None:
         spare = state.spares.pop(key, None)
@@ -477,7 +506,7 @@ class Assembly(Coverage):
         ):  # listed since it was checked
             self._reject(state, layer, block, RejectReason.MANIFEST_DIGEST)
         else:
-            self._accept(state, layer, block, spare)
+            self._bring(state, layer, block, spare)
 
     def _reject(self, state: TrackState, layer: int, block: int, reason: RejectReason) -> None:
         self.stats.rejected[reason] += 1

@@ -13,7 +13,7 @@ from kvcs.retrieval import FetchRequest, LiveRequest, TrackPlan
 from kvcs.wanted import Lease, Verification
 from moqt.errors import MoqtError, RequestRejected, StreamReset, TimedOut
 from moqt.events import FillEnded, ObjectReceived, SubgroupEnded
-from moqt.session.receive.sink import Placement
+from moqt.types import Placement
 from moqt.wire.filters import LocationFilter
 from moqt.wire.params import FillParameters
 
@@ -351,20 +351,18 @@ class TrackFeed:
         """Judge one Object, now or when a thread has verified it."""
         header = item.object.header
         placement = item.object.placement
-        lease = placement.token if isinstance(placement, Placement) else None
+        lease = None if placement is None else placement.token
         outcome = self._assembly.receive(
             self._track,
             header,
             lease=lease if isinstance(lease, Lease) else None,
             payload=item.object.payload,
+            at_once=header.payload_length < self._checks.thread_octets,
         )
         if isinstance(outcome, Verification):
-            if outcome.octets >= self._checks.thread_octets:
-                self._checks.put(outcome, partial(self._judge, header, request))
-                return
-            outcome.run()
-            outcome = self._assembly.finish(outcome)
-        self._judge(header, request, outcome)
+            self._checks.put(outcome, partial(self._judge, header, request))
+        else:
+            self._judge(header, request, outcome)
 
     async def _wait_checks(self) -> None:
         """Wait until more may come, or, when nothing more is to come, until all is verified."""

@@ -19,7 +19,7 @@ from moqt.codes import (
     SessionErrorCode,
     StreamResetCode,
 )
-from moqt.types import FullTrackName, Location, Object, ObjectHeader, TrackNamespace
+from moqt.types import FullTrackName, Location, Object, ObjectHeader, Placement, TrackNamespace
 
 if TYPE_CHECKING:
     from moqt.asyncio.client import InsecureConnectionWarning, connect
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from moqt.session.publish.directory import TrackDirectory
     from moqt.session.publish.source import SubgroupWriter, TrackSource
     from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
-    from moqt.session.receive.sink import ObjectSink, Placement
+    from moqt.session.receive.sink import ObjectSink
     from moqt.session.request.request_goaway import ServedRequest
     from moqt.session.stats import SessionStats
     from moqt.tls import CertificateFacts, Pem
@@ -192,7 +192,6 @@ _HOMES = {
     "TracksSubscription": "moqt.asyncio.namespaces",
     "Offers": "moqt.asyncio.namespaces",
     "Pem": "moqt.tls",
-    "Placement": "moqt.session.receive.sink",
     "RangeFilter": "moqt.wire.filters",
     "RangeFilterKind": "moqt.wire.filters",
     "RequestAccess": "moqt.session.access.authorization",

@@ -196,6 +196,18 @@ class ObjectHeader(NamedTuple):
         return Location(self.group_id, self.object_id)
 
 
+class Placement(NamedTuple):
+    """A place for one payload: `buffers` are filled in turn.
+
+    Their lengths sum up to `payload_length` exactly; each is contiguous, writable octets. The
+    session writes to them until the Object is reported or `ObjectSink.abandoned` is called, and
+    never after that. `token` is the sink's own.
+    """
+
+    buffers: tuple[memoryview, ...]
+    token: object = None
+
+
 class Object(NamedTuple):
     """A whole Object as received.
 
@@ -205,7 +217,7 @@ class Object(NamedTuple):
 
     header: ObjectHeader
     payload: memoryview | None = None
-    placement: object = None
+    placement: Placement | None = None
 
     @property
     def location(self) -> Location:

@@ -363,15 +363,18 @@ class ItemStream(Request, Generic[ItemT]):
 
     def _put(self, item: ItemT) -> None:
         if self.admit is not None and not self.admit(item):
-            if isinstance(item, events.ObjectReceived):
-                self._session.consume(item)
+            self._credit(item)
             return
         self._items.append(item)
         self._session.count_queued(1)
 
     def _finish_item(self) -> None:
         item, self._in_hand = self._in_hand, None
-        if isinstance(item, events.ObjectReceived):
+        self._credit(item)
+
+    def _credit(self, item: ItemT | None) -> None:
+        """Say that an item's octets are done with, if they're in memory of the session."""
+        if isinstance(item, events.ObjectReceived) and item.object.payload is not None:
             self._session.consume(item)
 
     def consume(self, item: ItemT) -> None:
@@ -382,7 +385,6 @@ class ItemStream(Request, Generic[ItemT]):
     def _give_back(self) -> None:
         self._finish_item()
         for item in self._items:
-            if isinstance(item, events.ObjectReceived):
-                self._session.consume(item)
+            self._credit(item)
         self._session.count_queued(-len(self._items))
         self._items.clear()

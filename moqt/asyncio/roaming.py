@@ -18,7 +18,6 @@ from moqt.asyncio.namespaces import NamespaceSubscription
 from moqt.asyncio.requests import Signal
 from moqt.asyncio.tracks import Fetch, Subscription
 from moqt.codes import PublishDoneCode, StreamResetCode
-from moqt.session.receive.sink import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from moqt.asyncio.session import MoqtSession
     from moqt.session import events
     from moqt.session.receive.sink import ObjectSink
-    from moqt.types import FullTrackName, Location, Object, ObjectHeader
+    from moqt.types import FullTrackName, Location, Object, ObjectHeader, Placement
 
 __all__ = ["Gate", "Leg", "Roaming", "gate_of"]
 
@@ -265,7 +264,7 @@ class Gate:
 
     def drop(self, obj: Object) -> None:
         """An Object is not handed on: give its place back, if it has one."""
-        if isinstance(obj.placement, Placement):
+        if obj.placement is not None:
             self._sink.abandoned(obj.placement)
 
 

@@ -13,9 +13,10 @@ from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
 from moqt.trace.decoder import Decoded, Malformed, StreamDecoder
 from moqt.trace.describe import describe
+from moqt.types import Object
 from moqt.wire.datagrams import parse_datagram
 from moqt.wire.messages import Fetch, Message, RequestUpdate, Subscribe
-from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, StreamFinished
+from moqt.wire.object_reader import EndOfRangeRead, StreamFinished
 from moqt.wire.streams import ControlHead, FetchHeader, PaddingHead, SubgroupHeader
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class MoqtTap:
                     what = "control" if is_control else "padding"
                     self._stream_type(stream_id, what, is_sent=is_sent)
                     continue
-                case ObjectRead():
+                case Object():
                     data |= describe(value.header)
                     event = f"{kind}_object"
                 case EndOfRangeRead():

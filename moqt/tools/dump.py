@@ -20,9 +20,9 @@ from moqt.tools.pipes import until_reader_goes
 from moqt.tools.timeline import NotQlog, escaped, read_events, timeline
 from moqt.trace.decoder import Malformed, StreamDecoder
 from moqt.trace.describe import describe
+from moqt.types import Object
 from moqt.wire.datagrams import parse_datagram
 from moqt.wire.messages import Message, Setup
-from moqt.wire.object_reader import ObjectRead
 from moqt.wire.streams import ControlHead, FetchHeader, SubgroupHeader
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def decode(kind: Kind, octets: bytes, *, descending: bool = False) -> list[Recor
         if isinstance(value, Malformed):
             hint = "" if records else f"; expected {_expectation(kind)}"
             records.append({"offset": decoded.offset, "error": value.reason + hint})
-        elif isinstance(value, ObjectRead):
+        elif isinstance(value, Object):
             fields = describe(value.header, whole=True)
             records.append({"offset": decoded.offset, "kind": "Object", **fields})
         elif not isinstance(value, ControlHead):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
 from moqt.session.request.reassembly import Reassembly
+from moqt.types import Placement
 from moqt.wire.cursor import NeedMore, OpenReader, malformed
 from moqt.wire.fetch_objects import FetchReader
 from moqt.wire.framing import MESSAGES, decode_body
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moqt.types import ObjectHeader
-    from moqt.wire.object_reader import ObjectReader, Place
+    from moqt.wire.object_reader import ObjectReader
 
 __all__ = ["Decoded", "Malformed", "StreamDecoder", "StreamValue"]
 
@@ -42,7 +43,7 @@ _SCRATCH = memoryview(mmap.mmap(-1, 1 << 20))
 
 MAX_OBJECT_OCTETS = 1 << 32
 """The longest payload that is followed. A header may claim any length, and a place of so many
-octets is a list of views of the scratch: at most 4,096."""
+octets is a row of views of the scratch: at most 4,096."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,6 @@ class Decoded:
 
 
 StreamValue = Message | StreamHead | StreamItem | Malformed
-
-
-class _Nowhere:
-    """A place for a payload that is looked at by nobody."""
-
-    __slots__ = ("buffers",)
-
-    def __init__(self, octets: int) -> None:
-        whole, rest = divmod(octets, len(_SCRATCH))
-        self.buffers: Sequence[memoryview] = [_SCRATCH] * whole + (
-            [_SCRATCH[:rest]] if rest else []
-        )
 
 
 def _ascending(_request_id: int) -> GroupOrder:
@@ -235,10 +224,11 @@ class StreamDecoder:
         if at < len(octets) or not octets:
             self._add(reader.receive(start + at, octets[at:], is_end), found)
 
-    def _place(self, header: ObjectHeader) -> Place:
+    def _place(self, header: ObjectHeader) -> Placement:
         assert self._reader is not None  # it asks
         self._payload_end = self._reader.next_offset + header.payload_length
-        return _Nowhere(header.payload_length)
+        whole, rest = divmod(header.payload_length, len(_SCRATCH))
+        return Placement((_SCRATCH,) * whole + ((_SCRATCH[:rest],) if rest else ()))
 
     def _add(self, items: Sequence[StreamItem], found: list[Decoded]) -> None:
         assert self._reader is not None

@@ -15,7 +15,7 @@ from moqt.wire.streams import FetchHeader, encode_fetch_header
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.wire.object_reader import Place
+    from moqt.types import Placement
 
 __all__ = ["FetchFlag", "FetchReader", "FetchWriter"]
 
@@ -168,7 +168,7 @@ class FetchReader(ObjectReader):
         header: FetchHeader,
         *,
         start: int,
-        place: Callable[[ObjectHeader], Place | None],
+        place: Callable[[ObjectHeader], Placement | None],
         max_object_octets: int,
         group_order: GroupOrder,
     ) -> None:

@@ -13,10 +13,10 @@ import mmap
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from moqt.errors import MoqtError
-from moqt.types import ObjectHeader
+from moqt.types import Object, ObjectHeader
 from moqt.wire.cursor import malformed
 from moqt.wire.properties import parse_pairs
 from moqt.wire.ranges import RangeSet, Stash
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moqt.codes import RangeStatus
-    from moqt.types import Location
+    from moqt.types import Location, Placement
 
 __all__ = [
     "MAX_PROPERTIES_OCTETS",
     "EndOfRangeRead",
-    "ObjectRead",
     "ObjectReader",
     "ObjectTooLarge",
-    "Place",
     "StreamFinished",
     "StreamItem",
 ]
@@ -63,26 +61,6 @@ class ObjectTooLarge(MoqtError):
         self.header = header
 
 
-class Place(Protocol):
-    """Where one payload goes: `buffers` are filled in turn.
-
-    Each is contiguous and writable, with items of one octet; their lengths sum up to
-    `payload_length`.
-    """
-
-    @property
-    def buffers(self) -> Sequence[memoryview]:
-        """The memory, in the order of the payload."""
-
-
-class ObjectRead(NamedTuple):
-    """An Object is whole. `payload` is the receiver's to keep; None when `place` was given."""
-
-    header: ObjectHeader
-    payload: memoryview | None
-    place: Place | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class EndOfRangeRead:
     """An End of Range marker: `status` holds from after the last item up to `last`, inclusive."""
@@ -103,7 +81,7 @@ class StreamFinished:
     ends_group: bool = False
 
 
-StreamItem = ObjectRead | EndOfRangeRead | StreamFinished
+StreamItem = Object | EndOfRangeRead | StreamFinished
 
 
 class ObjectReader:
@@ -141,7 +119,7 @@ class ObjectReader:
         self,
         *,
         start: int,
-        place: Callable[[ObjectHeader], Place | None],
+        place: Callable[[ObjectHeader], Placement | None],
         max_object_octets: int,
     ) -> None:
         self._place = place
@@ -156,10 +134,10 @@ class ObjectReader:
         self._header_start = start
         # The Object whose payload is being read; all below is meaningless when _header is None.
         self._header: ObjectHeader | None = None
-        self._placement: Place | None = None
+        self._placement: Placement | None = None
         self._allocated: memoryview | None = None
         self._buffers: Sequence[memoryview] = ()
-        self._starts: list[int] = []  # stream offset of each buffer
+        self._starts: Sequence[int] = ()  # stream offset of each buffer, once asked for
         self._object_end = 0
         self._ahead = RangeSet()
         # The buffer that _next stands in, as stream offsets. _window_end 0 sends every octet the
@@ -184,7 +162,7 @@ class ObjectReader:
         return self._header
 
     @property
-    def current_place(self) -> Place | None:
+    def current_place(self) -> Placement | None:
         """What `place` gave for `current`; the reader writes there on the next `receive`."""
         return self._placement
 
@@ -305,7 +283,7 @@ class ObjectReader:
         self._window_start = starts[index]
         self._window_end = self._window_start + len(self._window)
 
-    def _find_starts(self) -> list[int]:
+    def _find_starts(self) -> Sequence[int]:
         first = self._object_end - sum(map(len, self._buffers))
         self._starts = list(accumulate(map(len, self._buffers[:-1]), initial=first))
         return self._starts
@@ -360,7 +338,7 @@ class ObjectReader:
         length = header.payload_length
         if not length:
             self._header = None
-            self._items.append(ObjectRead(header, _NO_OCTETS))
+            self._items.append(Object(header, _NO_OCTETS))
             return
         if length > self._max_object_octets:
             self._header = None
@@ -384,7 +362,7 @@ class ObjectReader:
         self._placement = placement
         self._allocated = allocated
         self._buffers = buffers
-        self._starts = []
+        self._starts = ()
         if self._stash.octets:
             while (held := self._stash.take_below(self._object_end)) is not None:
                 self._fill(*held)
@@ -414,7 +392,7 @@ class ObjectReader:
 
     def _complete(self) -> None:
         assert self._header is not None  # the caller asked
-        self._items.append(ObjectRead(self._header, self._allocated, self._placement))
+        self._items.append(Object(self._header, self._allocated, self._placement))
         self._header = self._placement = self._allocated = None
         self._buffers = ()
         self._window = _NO_OCTETS

@@ -16,7 +16,7 @@ from moqt.wire.vi64 import MAX_VI64
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moqt.wire.object_reader import Place
+    from moqt.types import Placement
     from moqt.wire.streams import SubgroupHeader
 
 __all__ = ["SubgroupReader", "SubgroupWriter"]
@@ -93,7 +93,7 @@ class SubgroupReader(ObjectReader):
         header: SubgroupHeader,
         *,
         start: int,
-        place: Callable[[ObjectHeader], Place | None],
+        place: Callable[[ObjectHeader], Placement | None],
         max_object_octets: int,
         default_priority: int = DEFAULT_PRIORITY,
     ) -> None:

@@ -32,7 +32,7 @@ from moqt.codes import GroupOrder
 from moqt.errors import RemoteProtocolError
 from moqt.tools.dump import Kind, decode
 from moqt.tools.timeline import NotQlog, read_events, timeline
-from moqt.types import FullTrackName, TrackNamespace
+from moqt.types import FullTrackName, Object, TrackNamespace
 from moqt.uri import MoqtUri
 from moqt.wire import vi64
 from moqt.wire.cursor import Reader, Writer
@@ -47,7 +47,7 @@ from moqt.wire.filters import (
     RangeFilters,
 )
 from moqt.wire.framing import MAX_MESSAGE_OCTETS, MessageReader, encode_message
-from moqt.wire.object_reader import ObjectRead, ObjectTooLarge
+from moqt.wire.object_reader import ObjectTooLarge
 from moqt.wire.options import read_options, write_options
 from moqt.wire.params import Scope, check_scope, read_parameters, write_parameters
 from moqt.wire.properties import ObjectProperties, TrackProperties
@@ -271,7 +271,7 @@ def _read_stream(
         return found + reader.take_items(), str(error)
     assert reader.is_finished
     assert reader.octets_pending == 0
-    octets = sum(item.header.payload_length for item in found if isinstance(item, ObjectRead))
+    octets = sum(item.header.payload_length for item in found if isinstance(item, Object))
     assert octets <= at
     return found, ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -95,6 +95,8 @@ class Bench:
     expected: list[tuple[AnyArray, AnyArray | None]]
     stats: RetrievalStats
     placed: dict[int, Lease] = field(default_factory=dict)
+    at_once: ClassVar[bool] = False
+    """Whether Objects are verified as they are received, or in steps."""
 
     def deliver(
         self, one: TestObject, holder: object = None, *, flip: int | None = None
@@ -114,7 +116,9 @@ class Bench:
                 buffer[:] = octets[at : at + len(buffer)]
                 at += len(buffer)
             payload = None
-        result = self.assembly.receive(one.track, one.header, lease=lease, payload=payload)
+        result = self.assembly.receive(
+            one.track, one.header, lease=lease, payload=payload, at_once=self.at_once
+        )
         if isinstance(result, Verification):
             result.run()
             return self.assembly.finish(result)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from kvcs.wanted import Lease
 
 
+@pytest.fixture(params=[False, True], ids=["in steps", "at once"], autouse=True)
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every test of this file judge Objects in both ways."""
+    monkeypatch.setattr(Bench, "at_once", request.param)
+
+
 def missing_of(one: TestObject, table: Bench) -> MissingObject:
     track = table.assembly._tracks[one.track].wanted
     return MissingObject(
@@ -207,6 +213,7 @@ def test_memory_of_a_verified_object_is_never_a_place_again() -> None:
     table = bench()
     one = table.objects[0]
     assert table.deliver(one) is Outcome.VERIFIED
+    assert table.assembly.holders(one.track, one.header.group_id) == ()
     assert table.assembly.lease(one.track, one.header, None) is None
     assert table.deliver(one, flip=HEADER_OCTETS * 8) is Outcome.DUPLICATE
     for other in table.objects[1:]:

@@ -6,8 +6,8 @@ from kvcs.assembly import Outcome
 from kvcs.track_feed import TrackSink
 from kvcs.wanted import Lease, Verification
 from moqt.session.events import ObjectReceived, TrackMalformed
-from moqt.session.receive.sink import Placement
 from moqt.testing import ScriptedPeer
+from moqt.types import Placement
 from moqt.wire.streams import SubgroupHeader
 from moqt.wire.subgroup_objects import SubgroupWriter
 from tests.kvcs.support import TestObject, bench

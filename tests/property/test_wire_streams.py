@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 
 from moqt.codes import GroupOrder, ObjectStatus, RangeStatus
 from moqt.errors import RemoteProtocolError
-from moqt.types import Location, ObjectHeader
+from moqt.types import Location, Object, ObjectHeader, Placement
 from moqt.wire.fetch_objects import FetchReader, FetchWriter
 from moqt.wire.fields import KeyValue
-from moqt.wire.object_reader import (
-    EndOfRangeRead,
-    ObjectRead,
-    ObjectTooLarge,
-    Place,
-    StreamFinished,
-    StreamItem,
-)
+from moqt.wire.object_reader import EndOfRangeRead, ObjectTooLarge, StreamFinished, StreamItem
 from moqt.wire.properties import serialize_pairs
 from moqt.wire.ranges import RangeSet, Stash
 from moqt.wire.streams import (
@@ -75,8 +68,8 @@ class Sample:
     items: list[StreamItem]
 
 
-def whole(header: ObjectHeader, payload: bytes) -> ObjectRead:
-    return ObjectRead(header, memoryview(payload))
+def whole(header: ObjectHeader, payload: bytes) -> Object:
+    return Object(header, memoryview(payload))
 
 
 @st.composite
@@ -143,21 +136,13 @@ def fetch_streams(draw: st.DrawFn) -> Sample:
     if items:
         final = items[-1]
         last = final.last if isinstance(final, EndOfRangeRead) else Location(0, 0)
-        if isinstance(final, ObjectRead):
+        if isinstance(final, Object):
             last = final.header.location
     items.append(StreamFinished(last))
     return Sample(head, order, bytes(octets), start, items)
 
 
 streams = st.one_of(subgroup_streams(), fetch_streams())
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """A place of several buffers; also remembers that it was asked for."""
-
-    buffers: tuple[memoryview, ...]
-    header: ObjectHeader
 
 
 class Places:
@@ -168,14 +153,14 @@ class Places:
         self.offer = offer
         self.asked: list[ObjectHeader] = []
 
-    def __call__(self, header: ObjectHeader) -> Place | None:
+    def __call__(self, header: ObjectHeader) -> Placement | None:
         self.asked.append(header)
         if not self.offer or len(self.asked) % 2:
             return None
         edges = sorted(cut % (header.payload_length + 1) for cut in self.cuts)
         edges = [0, *edges, header.payload_length]
         sizes = [b - a for a, b in pairwise(edges)]
-        return Scatter(tuple(memoryview(bytearray(size)) for size in sizes), header)
+        return Placement(tuple(memoryview(bytearray(size)) for size in sizes), header)
 
 
 def reader_for(sample: Sample, places: Places) -> SubgroupReader | FetchReader:
@@ -196,15 +181,15 @@ def plain(items: list[StreamItem]) -> list[StreamItem]:
     """Bring placed payloads to the form of unplaced ones."""
     out: list[StreamItem] = []
     for item in items:
-        if isinstance(item, ObjectRead):
-            if item.place is None:
+        if isinstance(item, Object):
+            if item.placement is None:
                 assert item.payload is not None
                 payload = bytes(item.payload)
             else:
                 assert item.payload is None
-                assert isinstance(item.place, Scatter)
-                assert item.place.header == item.header
-                payload = b"".join(item.place.buffers)
+                assert item.placement is not None
+                assert item.placement.token == item.header
+                payload = b"".join(item.placement.buffers)
             out.append(whole(item.header, payload))
         else:
             out.append(item)
@@ -253,7 +238,7 @@ def test_any_delivery_gives_the_same_items(data: st.DataObject) -> None:
     assert reader.current is None
     assert reader.octets_pending == 0
     assert reader.next_offset == total
-    expected = [i.header for i in sample.items if isinstance(i, ObjectRead)]
+    expected = [i.header for i in sample.items if isinstance(i, Object)]
     assert places.asked == [header for header in expected if header.payload_length]
     assert list(reader.receive(sample.start, sample.octets[sample.start :], True)) == []
 

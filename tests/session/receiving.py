@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from moqt.codes import GroupOrder, ObjectStatus
-from moqt.session.receive.sink import Placement
-from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
+from moqt.types import FullTrackName, Location, ObjectHeader, Placement, TrackNamespace
 from moqt.wire.fetch_objects import FetchWriter
 from moqt.wire.messages import SubscribeOk
 from moqt.wire.params import Parameters

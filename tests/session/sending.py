@@ -12,7 +12,7 @@ from moqt.session.publish.directory import TrackDirectory
 from moqt.session.publish.publisher import Publisher
 from moqt.session.publish.source import TrackSource
 from moqt.session.request.requests import Requests
-from moqt.types import FullTrackName, Location, TrackNamespace
+from moqt.types import FullTrackName, Location, Object, TrackNamespace
 from moqt.wire.fetch_objects import FetchReader
 from moqt.wire.filters import LocationFilter
 from moqt.wire.framing import MessageReader, encode_message
@@ -24,7 +24,7 @@ from moqt.wire.messages import (
     SubscribeOk,
     TrackStatus,
 )
-from moqt.wire.object_reader import EndOfRangeRead, ObjectRead
+from moqt.wire.object_reader import EndOfRangeRead
 from moqt.wire.params import NO_PARAMETERS, FillParameters, Parameters
 from moqt.wire.streams import FetchHeader, SubgroupHeader, parse_stream_head
 from moqt.wire.subgroup_objects import SubgroupReader
@@ -302,7 +302,7 @@ class Sending:
             )
         out: list[Got | EndOfRangeRead] = []
         for item in reader.receive(start, bytes(written.data[start:]), written.fin):
-            if isinstance(item, ObjectRead):
+            if isinstance(item, Object):
                 header = item.header
                 out.append(
                     Got(

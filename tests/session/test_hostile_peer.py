@@ -12,7 +12,7 @@ from moqt.session.publish.source import TrackSource
 from moqt.session.receive.subscription import Subscription
 from moqt.session.receive.track_state import GroupState, TrackState
 from moqt.testing import ScriptedPeer
-from moqt.types import FullTrackName, Location, ObjectHeader
+from moqt.types import FullTrackName, Location, Object, ObjectHeader
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import (
     Fetch,
@@ -24,7 +24,6 @@ from moqt.wire.messages import (
     Subscribe,
     SubscribeOk,
 )
-from moqt.wire.object_reader import ObjectRead
 from moqt.wire.params import FillParameters, Parameters
 from tests.session.receiving import NAME, NAMESPACE, established, one
 
@@ -122,6 +121,6 @@ def test_end_of_track_said_again_costs_no_look_at_all_groups() -> None:
     groups = track._groups = Counting()
     for object_id in range(100):
         end = ObjectHeader(9, object_id, 0, 128, 0, ObjectStatus.END_OF_TRACK)
-        track.see(ObjectRead(end, None))
+        track.see(Object(end, None))
     assert groups.looks == 1
     assert track.end == Location(9, 0)

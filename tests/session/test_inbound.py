@@ -43,7 +43,7 @@ from tests.session.test_setup import assert_closed, violation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moqt.session.receive.sink import Placement
+    from moqt.types import Placement
 
 PADDING = encode(PADDING_STREAM)
 

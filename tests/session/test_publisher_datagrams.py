@@ -11,12 +11,12 @@ from moqt.session.events import ObjectReceived, SubscriptionEnded
 from moqt.session.publish.directory import TrackDirectory
 from moqt.session.publish.source import MAX_DATAGRAM_OBJECT_OCTETS, TrackSource
 from moqt.testing import LinkConditions, SessionPair
-from moqt.types import Location, ObjectHeader
+from moqt.types import Location, Object, ObjectHeader
 from moqt.wire.datagrams import ObjectDatagram, encode_datagram, parse_datagram
 from moqt.wire.fetch_objects import FetchFlag, FetchReader
 from moqt.wire.filters import IdRange, LocationFilter, RangeFilter, RangeFilterKind
 from moqt.wire.messages import PublishDone
-from moqt.wire.object_reader import EndOfRangeRead, ObjectRead
+from moqt.wire.object_reader import EndOfRangeRead
 from moqt.wire.params import Parameters
 from moqt.wire.properties import ObjectProperties, TrackProperties
 from moqt.wire.streams import FetchHeader, parse_stream_head
@@ -53,7 +53,7 @@ def headers(side: Sending, stream_id: int) -> list[ObjectHeader]:
         group_order=GroupOrder.ASCENDING,
     )
     items = reader.receive(start, data[start:], True)
-    return [item.header for item in items if isinstance(item, ObjectRead)]
+    return [item.header for item in items if isinstance(item, Object)]
 
 
 def test_each_object_goes_by_its_delivery_mode() -> None:

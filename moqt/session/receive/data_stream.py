@@ -10,7 +10,8 @@ from moqt.codes import SessionErrorCode, StreamResetCode
 from moqt.errors import RemoteProtocolError
 from moqt.session.receive.held import HeldOctets
 from moqt.session.receive.malformed import MalformedTrack
-from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, ObjectTooLarge
+from moqt.types import Object
+from moqt.wire.object_reader import EndOfRangeRead, ObjectTooLarge
 from moqt.wire.streams import MAX_HEAD_OCTETS, parse_stream_head
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Feed(Protocol):
 
     budget: ReadBudget
 
-    def deliver(self, item: ObjectRead, now: float) -> None:
+    def deliver(self, item: Object, now: float) -> None:
         """Take a whole Object; raises MalformedTrack."""
 
     def mark(self, item: EndOfRangeRead, now: float) -> None:
@@ -42,7 +43,7 @@ class Feed(Protocol):
     def cut(self, code: StreamResetCode, raw_code: int, now: float) -> None:
         """The peer reset the stream; it is forgotten."""
 
-    def refuse(self, item: ObjectRead) -> None:
+    def refuse(self, item: Object) -> None:
         """Drop a whole Object: it is not handed over."""
 
     def abandon(self, reader: ObjectReader) -> None:
@@ -153,7 +154,7 @@ class DataStream:
     def _needs_memory(self, items: Iterable[StreamItem], reader: ObjectReader) -> bool:
         """Whether an Object of these, or the unfinished one, is in memory of the session."""
         return (reader.current is not None and reader.current_place is None) or any(
-            isinstance(item, ObjectRead) and item.place is None and item.header.payload_length
+            isinstance(item, Object) and item.placement is None and item.header.payload_length
             for item in items
         )
 
@@ -163,7 +164,7 @@ class DataStream:
         assert feed is not None
         for position, item in enumerate(items):
             try:
-                if isinstance(item, ObjectRead):
+                if isinstance(item, Object):
                     feed.deliver(item, now)
                 elif isinstance(item, EndOfRangeRead):
                     feed.mark(item, now)
@@ -184,7 +185,7 @@ class DataStream:
         """Give back the places of the Objects that are not handed over any more."""
         assert self.feed is not None
         for position, item in enumerate(items):
-            if position >= start and isinstance(item, ObjectRead):
+            if position >= start and isinstance(item, Object):
                 self.feed.refuse(item)
 
     def _fault(self, reason: str, code: StreamResetCode, now: float) -> None:

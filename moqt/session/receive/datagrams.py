@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from moqt.codes import StreamResetCode
 from moqt.session.receive.malformed import MalformedTrack
-from moqt.types import ObjectHeader
+from moqt.types import Object, ObjectHeader
 from moqt.wire.datagrams import PaddingDatagram, parse_datagram
-from moqt.wire.object_reader import ObjectRead
 
 if TYPE_CHECKING:
     from moqt.session.context import SessionContext
@@ -58,7 +57,7 @@ class Datagrams:
             datagram.status,
             datagram.properties,
         )
-        read = ObjectRead(header, memoryview(datagram.payload))
+        read = Object(header, memoryview(datagram.payload))
         alias.track.see(read)
         if datagram.ends_group:
             alias.track.end_group(datagram.group_id, datagram.object_id + 1)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from moqt.session.events import ObjectReceived
 from moqt.session.receive.budget import ReadBudget
-from moqt.session.receive.sink import Placement
-from moqt.types import Object
 from moqt.wire.object_reader import ObjectTooLarge
 
 if TYPE_CHECKING:
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
     from moqt.session.context import SessionContext
     from moqt.session.receive.data_stream import DataStream
     from moqt.session.receive.sink import ObjectSink
-    from moqt.types import ObjectHeader
-    from moqt.wire.object_reader import ObjectRead, ObjectReader
+    from moqt.types import Object, ObjectHeader, Placement
+    from moqt.wire.object_reader import ObjectReader
 
 __all__ = ["Delivery"]
 
@@ -62,34 +60,30 @@ class Delivery:
             )
         return None
 
-    def deliver(self, item: ObjectRead, *, from_fill: bool) -> None:
+    def deliver(self, item: Object, *, from_fill: bool) -> None:
         """Hand over a whole Object."""
         header = item.header
         length = header.payload_length
-        if item.place is not None:
-            item_object = Object(header, None, item.place)
-        else:
-            item_object = Object(header, item.payload)
-            if length:
-                self.budget.complete(length)
+        if length and item.placement is None:
+            self.budget.complete(length)
         stats = self._context.stats
         stats.objects_received += 1
         stats.octets_received += length
-        self._context.emit(ObjectReceived(self.request_id, item_object, from_fill))
+        self._context.emit(ObjectReceived(self.request_id, item, from_fill))
 
-    def refuse(self, item: ObjectRead) -> None:
+    def refuse(self, item: Object) -> None:
         """Drop a whole Object: it is not handed over."""
-        self._give_back(item.header, item.place)
+        self._give_back(item.header, item.placement)
 
     def abandon(self, reader: ObjectReader) -> None:
         """Drop the unfinished Object of a stream; nothing more is written to its place."""
         if reader.current is not None:
             self._give_back(reader.current, reader.current_place)
 
-    def _give_back(self, header: ObjectHeader, place: object) -> None:
+    def _give_back(self, header: ObjectHeader, place: Placement | None) -> None:
         if not header.payload_length:
             return
-        if isinstance(place, Placement):
+        if place is not None:
             assert self._sink is not None  # it gave the place
             self._sink.abandoned(place)
         else:

@@ -10,8 +10,8 @@ from moqt.session.receive.malformed import MalformedTrack
 from moqt.session.receive.sink import COMPARED_OCTETS
 
 if TYPE_CHECKING:
-    from moqt.types import Location
-    from moqt.wire.object_reader import ObjectRead
+    from moqt.types import Location, Object
+
 
 __all__ = ["MAX_OBJECTS", "SeenObjects"]
 
@@ -41,10 +41,10 @@ class SeenObjects:
     def __init__(self) -> None:
         self._records: OrderedDict[tuple[int, int], _Record] = OrderedDict()
 
-    def see(self, item: ObjectRead, immutable_properties: bytes | None) -> None:
+    def see(self, item: Object, immutable_properties: bytes | None) -> None:
         """Take an Object; raises MalformedTrack when it was another one before."""
         header = item.header
-        is_placed = item.place is not None
+        is_placed = item.placement is not None
         record = (
             header.subgroup_id,
             header.publisher_priority,
@@ -61,11 +61,11 @@ class SeenObjects:
             _compare(header.location, known, record)
 
 
-def _checksum(item: ObjectRead) -> int:
-    if item.place is None:
+def _checksum(item: Object) -> int:
+    if item.placement is None:
         return crc32(item.payload) if item.payload is not None else 0
     checksum, left = 0, COMPARED_OCTETS
-    for buffer in item.place.buffers:
+    for buffer in item.placement.buffers:
         if len(buffer) >= left:
             return crc32(buffer[:left], checksum)
         checksum = crc32(buffer, checksum)

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from moqt.session.receive.aliases import TrackAlias
     from moqt.session.receive.data_stream import DataStream
     from moqt.session.receive.delivery import Delivery
-    from moqt.session.receive.sink import Placement
     from moqt.session.receive.subscription import Subscription
     from moqt.session.receive.track_state import SubgroupState, TrackState
-    from moqt.types import ObjectHeader
-    from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, ObjectReader, StreamFinished
+    from moqt.types import Object, ObjectHeader, Placement
+    from moqt.wire.object_reader import EndOfRangeRead, ObjectReader, StreamFinished
     from moqt.wire.streams import SubgroupHeader
 
 __all__ = ["FetchFeed", "FetchOwner", "FetchTarget", "SubgroupFeed"]
@@ -63,7 +62,7 @@ class SubgroupFeed:
             return self._chosen.popleft()
         return self._alias.choose(self._owner, header)
 
-    def deliver(self, item: ObjectRead, now: float) -> None:
+    def deliver(self, item: Object, now: float) -> None:
         """Judge an Object and hand it over."""
         header = item.header
         if self._subgroup is None:
@@ -75,7 +74,7 @@ class SubgroupFeed:
         if whose is not None:
             whose.delivery.deliver(item, from_fill=False)
 
-    def refuse(self, item: ObjectRead) -> None:
+    def refuse(self, item: Object) -> None:
         """Drop a whole Object."""
         if item.header.payload_length:
             whose = self._whose(item.header)
@@ -207,12 +206,12 @@ class FetchFeed:
         """Return where the payload of an Object goes."""
         return self._delivery.place(header, from_fill=self._is_fill)
 
-    def deliver(self, item: ObjectRead, now: float) -> None:
+    def deliver(self, item: Object, now: float) -> None:
         """Judge an Object and hand it over."""
         self._track.see(item)
         self._delivery.deliver(item, from_fill=self._is_fill)
 
-    def refuse(self, item: ObjectRead) -> None:
+    def refuse(self, item: Object) -> None:
         """Drop a whole Object."""
         self._delivery.refuse(item)
 

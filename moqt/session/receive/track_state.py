@@ -17,8 +17,8 @@ from moqt.types import Location
 from moqt.wire.properties import ObjectProperties, PropertyType
 
 if TYPE_CHECKING:
-    from moqt.types import FullTrackName, ObjectHeader
-    from moqt.wire.object_reader import ObjectRead
+    from moqt.types import FullTrackName, Object, ObjectHeader
+
 
 __all__ = [
     "MAX_GAPS",
@@ -156,7 +156,7 @@ class TrackState:
             )
         return subgroup
 
-    def see(self, item: ObjectRead) -> None:
+    def see(self, item: Object) -> None:
         """Take an Object from any stream or datagram."""
         header = item.header
         status = header.status

@@ -7,9 +7,8 @@ import pytest
 from moqt.session.receive import track_state
 from moqt.session.receive.malformed import MalformedTrack
 from moqt.session.receive.track_state import TrackState
-from moqt.types import FullTrackName, ObjectHeader, TrackNamespace
+from moqt.types import FullTrackName, Object, ObjectHeader, TrackNamespace
 from moqt.wire.fields import KeyValue
-from moqt.wire.object_reader import ObjectRead
 from moqt.wire.properties import ObjectProperties, PropertyType
 
 NAME = FullTrackName(TrackNamespace((b"live",)), b"camera")
@@ -30,7 +29,7 @@ def header(group_id: int, object_id: int, subgroup_id: int = 0, **gaps: int) -> 
 
 def see(track: TrackState, *headers: ObjectHeader) -> None:
     for one in headers:
-        track.see(ObjectRead(one, None))
+        track.see(Object(one, None))
 
 
 def test_subgroups_are_counted_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:

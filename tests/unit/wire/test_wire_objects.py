@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import pytest
 
 from moqt.codes import GroupOrder, ObjectStatus, RangeStatus
 from moqt.errors import RemoteProtocolError
-from moqt.types import Location, ObjectHeader
+from moqt.types import Location, Object, ObjectHeader, Placement
 from moqt.wire.fetch_objects import FetchReader, FetchWriter
 from moqt.wire.object_reader import (
     MAX_PROPERTIES_OCTETS,
     EndOfRangeRead,
-    ObjectRead,
     ObjectReader,
     ObjectTooLarge,
-    Place,
     StreamFinished,
     StreamItem,
 )
@@ -30,16 +27,11 @@ HEAD = SubgroupHeader(track_alias=3, group_id=12)
 WITH_PROPERTIES = SubgroupHeader(track_alias=3, group_id=12, has_properties=True)
 
 
-@dataclass(frozen=True)
-class Buffers:
-    buffers: tuple[memoryview, ...]
-
-
-def no_place(header: ObjectHeader) -> Place | None:
+def no_place(header: ObjectHeader) -> Placement | None:
     return None
 
 
-def never(header: ObjectHeader) -> Place | None:
+def never(header: ObjectHeader) -> Placement | None:
     raise AssertionError(f"asked for a place for {header.location}")
 
 
@@ -66,14 +58,14 @@ def header(object_id: int, length: int = 0, **more: object) -> ObjectHeader:
 
 def test_octets_go_to_the_place_across_the_borders_of_its_buffers() -> None:
     parts = tuple(memoryview(bytearray(size)) for size in (2, 0, 3, 1))
-    place = Buffers(parts)
+    place = Placement(parts)
     reader = SubgroupReader(HEAD, start=10, place=lambda _: place, max_object_octets=6)
     assert reader.receive(10, b"\x00\x06a", False) == []
     assert (reader.current, reader.current_place) == (header(0, 6), place)
     for at, octet in enumerate(b"bcde"):
         assert not reader.receive(13 + at, bytes([octet]), False)
         assert reader.next_offset == 14 + at
-    assert reader.receive(17, b"f", False) == [ObjectRead(header(0, 6), None, place)]
+    assert reader.receive(17, b"f", False) == [Object(header(0, 6), None, place)]
     assert [bytes(part) for part in parts] == [b"ab", b"", b"cde", b"f"]
     assert (reader.current, reader.current_place) == (None, None)
 
@@ -88,14 +80,14 @@ def test_a_run_with_whole_objects_gives_what_its_pieces_give(run: int, is_placed
     for object_id, size in enumerate(sizes):
         payloads.append(bytes((object_id + at) % 256 for at in range(size)))
         stream += writer.encode(header(object_id, size)) + payloads[-1]
-    places: list[Buffers] = []
+    places: list[Placement] = []
 
-    def place(of: ObjectHeader) -> Buffers | None:
+    def place(of: ObjectHeader) -> Placement | None:
         if not is_placed:
             return None
         first = of.payload_length // 3
         parts = (first, 0, of.payload_length - first)
-        places.append(Buffers(tuple(memoryview(bytearray(part)) for part in parts)))
+        places.append(Placement(tuple(memoryview(bytearray(part)) for part in parts)))
         return places[-1]
 
     reader = SubgroupReader(HEAD, start=0, place=place, max_object_octets=1000)
@@ -103,12 +95,15 @@ def test_a_run_with_whole_objects_gives_what_its_pieces_give(run: int, is_placed
     for at in range(0, len(stream), run):
         items += reader.receive(at, stream[at : at + run], at + run >= len(stream))
     assert items.pop() == StreamFinished(Location(12, len(sizes) - 1))
-    objects = [item for item in items if isinstance(item, ObjectRead)]
+    objects = [item for item in items if isinstance(item, Object)]
     assert [item.header for item in objects] == [header(i, size) for i, size in enumerate(sizes)]
-    assert [item.place for item in objects if item.header.payload_length] == (
+    assert [item.placement for item in objects if item.header.payload_length] == (
         places if is_placed else [None] * 5
     )
-    found = [item.payload or b"".join(item.place.buffers if item.place else ()) for item in objects]
+    found = [
+        item.payload or b"".join(item.placement.buffers if item.placement else ())
+        for item in objects
+    ]
     assert [bytes(one) for one in found] == payloads
     assert reader.octets_pending == 0
     assert reader.next_offset == len(stream)
@@ -116,7 +111,7 @@ def test_a_run_with_whole_objects_gives_what_its_pieces_give(run: int, is_placed
 
 def test_octets_ahead_in_the_payload_are_placed_at_once_and_those_behind_it_wait() -> None:
     memory = memoryview(bytearray(4))
-    places = iter([Buffers((memory,)), None])
+    places = iter([Placement((memory,)), None])
     reader = SubgroupReader(HEAD, start=0, place=lambda _: next(places), max_object_octets=4)
     reader.receive(0, b"\x00\x04", False)
     reader.receive(4, b"cd\x00\x01", False)
@@ -134,10 +129,10 @@ def test_what_runs_ahead_of_a_header_is_placed_when_the_header_comes() -> None:
     assert not reader.receive(0, b"\x00\x03", False)
     assert reader.octets_pending == 2
     (item,) = reader.receive(2, b"a", False)
-    assert isinstance(item, ObjectRead)
+    assert isinstance(item, Object)
     assert bytes(item.payload or b"") == b"abc"
     assert reader.receive(7, b"z", True) == [
-        ObjectRead(header(1, 1), memoryview(b"z")),
+        Object(header(1, 1), memoryview(b"z")),
         StreamFinished(Location(12, 1)),
     ]
 
@@ -154,7 +149,7 @@ def test_what_was_whole_before_an_error_is_not_lost() -> None:
     reader = subgroup(limit=2)
     with pytest.raises(ObjectTooLarge):
         reader.receive(0, b"\x00\x01a\x00\x03", False)
-    assert reader.take_items() == [ObjectRead(header(0, 1), memoryview(b"a"))]
+    assert reader.take_items() == [Object(header(0, 1), memoryview(b"a"))]
     assert reader.take_items() == []
 
 
@@ -179,7 +174,7 @@ def test_the_longest_properties_are_read_however_they_are_cut() -> None:
             for at in range(0, len(octets), step)
             for item in reader.receive(at, octets[at : at + step], False)
         ]
-        assert found == [ObjectRead(header(0, 1, properties=block), memoryview(b"a"))]
+        assert found == [Object(header(0, 1, properties=block), memoryview(b"a"))]
 
 
 def test_properties_that_are_no_list_close() -> None:
@@ -193,7 +188,7 @@ def test_properties_that_are_no_list_close() -> None:
 
 
 def test_a_place_of_the_wrong_size_is_our_mistake() -> None:
-    place = Buffers((memoryview(bytearray(3)),))
+    place = Placement((memoryview(bytearray(3)),))
     reader = SubgroupReader(HEAD, start=0, place=lambda _: place, max_object_octets=9)
     with pytest.raises(ValueError, match="has 3 octets, expected 4"):
         reader.receive(0, b"\x00\x04ab", False)
@@ -202,8 +197,8 @@ def test_a_place_of_the_wrong_size_is_our_mistake() -> None:
 def test_no_place_is_asked_for_an_object_without_payload() -> None:
     reader = SubgroupReader(HEAD, start=0, place=never, max_object_octets=9)
     (normal, status) = reader.receive(0, unhex("000000" + "000003"), False)
-    assert normal == ObjectRead(header(0), memoryview(b""))
-    assert status == ObjectRead(header(1, status=ObjectStatus.END_OF_GROUP), memoryview(b""))
+    assert normal == Object(header(0), memoryview(b""))
+    assert status == Object(header(1, status=ObjectStatus.END_OF_GROUP), memoryview(b""))
 
 
 def test_a_large_payload_is_written_like_a_small_one() -> None:
@@ -215,7 +210,7 @@ def test_a_large_payload_is_written_like_a_small_one() -> None:
     assert not reader.receive(len(octets) + size - 4, b"tail", False)
     assert not reader.receive(len(octets), b"head", False)
     (item,) = reader.receive(len(octets) + 4, bytes(size - 8), False)
-    assert isinstance(item, ObjectRead)
+    assert isinstance(item, Object)
     assert item.payload is not None
     assert len(item.payload) == size
     assert bytes(item.payload[:4]) + bytes(item.payload[-4:]) == b"headtail"
@@ -259,7 +254,7 @@ def test_subgroup_id_and_priority_come_from_the_stream() -> None:
     reader = SubgroupReader(head, start=0, place=no_place, max_object_octets=9, default_priority=77)
     assert reader.subgroup_id is None
     items = reader.receive(0, unhex("050161" + "000162"), False)
-    assert [item.header for item in items if isinstance(item, ObjectRead)] == [
+    assert [item.header for item in items if isinstance(item, Object)] == [
         ObjectHeader(12, 5, 5, 77, 1),
         ObjectHeader(12, 6, 5, 77, 1),
     ]
@@ -286,7 +281,7 @@ def test_properties_on_a_status_close() -> None:
     with pytest.raises(RemoteProtocolError, match="properties on status END_OF_TRACK"):
         subgroup(WITH_PROPERTIES).receive(0, unhex("00023c010004"), False)
     (item,) = subgroup(WITH_PROPERTIES).receive(0, unhex("00000004"), False)
-    assert item == ObjectRead(header(0, status=ObjectStatus.END_OF_TRACK), memoryview(b""))
+    assert item == Object(header(0, status=ObjectStatus.END_OF_TRACK), memoryview(b""))
 
 
 def test_a_subgroup_writer_refuses_what_a_reader_would() -> None:
@@ -320,7 +315,7 @@ def placed(group_id: int, object_id: int, subgroup_id: int | None = 0) -> Object
 
 def test_the_reference_example() -> None:
     items = fetch().receive(0, unhex("1c01008001a0" + "0001a1" + "0c000001a0"), True)
-    objects = [item.header.location for item in items if isinstance(item, ObjectRead)]
+    objects = [item.header.location for item in items if isinstance(item, Object)]
     assert objects == [Location(1, 0), Location(1, 1), Location(2, 0)]
     assert items[-1] == StreamFinished(Location(2, 0))
 
@@ -359,7 +354,7 @@ def test_descending_groups_end_at_0() -> None:
 def test_datagram_objects_ignore_the_subgroup_bits() -> None:
     """11.4.1.1#5."""
     items = fetch().receive(0, unhex("5f00008000" + "4300"), False)
-    found = [item.header for item in items if isinstance(item, ObjectRead)]
+    found = [item.header for item in items if isinstance(item, Object)]
     assert found == [placed(0, 0, None), placed(0, 1, None)]
 
 
@@ -382,7 +377,7 @@ def test_a_marker_moves_group_and_object_but_not_subgroup_and_priority() -> None
     assert octets.hex() == "1f0005008000" + "810c0205" + "0100"
     items = fetch().receive(0, octets, False)
     assert items[1] == EndOfRangeRead(RangeStatus.UNKNOWN, Location(2, 5))
-    assert items[2] == ObjectRead(placed(2, 6, 5), memoryview(b""))
+    assert items[2] == Object(placed(2, 6, 5), memoryview(b""))
 
 
 def test_a_fetch_writer_refuses_what_is_out_of_order() -> None:
@@ -425,7 +420,7 @@ def test_every_field_may_be_cut() -> None:
         for at in range(len(stream)):
             found += reader.receive(at, stream[at : at + 1], False)
         assert len(found) == len(wanted)
-        assert isinstance(found[0], ObjectRead)
+        assert isinstance(found[0], Object)
         assert found[0].header.location == two.location
         assert found[0].header.properties == two.properties
 

@@ -10,7 +10,7 @@ import pytest
 
 from moqt.codes import GroupOrder, RequestErrorCode, SessionErrorCode
 from moqt.errors import RemoteProtocolError
-from moqt.types import FullTrackName, Location, ObjectHeader, TrackNamespace
+from moqt.types import FullTrackName, Location, Object, ObjectHeader, TrackNamespace
 from moqt.wire import messages as m
 from moqt.wire import vi64
 from moqt.wire.cursor import Reader, Writer
@@ -30,7 +30,7 @@ from moqt.wire.filters import (
     RangeFilter,
 )
 from moqt.wire.framing import MessageReader, encode_message
-from moqt.wire.object_reader import EndOfRangeRead, ObjectRead, StreamFinished, StreamItem
+from moqt.wire.object_reader import EndOfRangeRead, StreamFinished, StreamItem
 from moqt.wire.options import OptionType, SetupOptions
 from moqt.wire.params import FillParameters, Parameters, ParameterType
 from moqt.wire.properties import ObjectProperties, TrackProperties
@@ -374,7 +374,7 @@ def check_stream(vector: Vector) -> tuple[SubgroupReader | FetchReader, list[Str
     return reader, items
 
 
-def payload(item: ObjectRead) -> bytes:
+def payload(item: Object) -> bytes:
     assert item.payload is not None
     return bytes(item.payload)
 
@@ -392,7 +392,7 @@ def test_subgroup_streams(vector: Vector) -> None:
     encoded = writer.head
     objects = []
     for item in items:
-        assert isinstance(item, ObjectRead)
+        assert isinstance(item, Object)
         form: Vector = {"object_id": item.header.object_id}
         if head.has_properties:
             form["properties"] = pairs(ObjectProperties.parse(item.header.properties).pairs)
@@ -416,7 +416,7 @@ def test_subgroup_streams(vector: Vector) -> None:
     assert (encoded.hex() == vector["hex"]) == vector["canonical"]
 
 
-def fetch_form(header: ObjectHeader, item: ObjectRead) -> Vector:
+def fetch_form(header: ObjectHeader, item: Object) -> Vector:
     return {
         "group_id": header.group_id,
         "object_id": header.object_id,
@@ -442,7 +442,7 @@ def test_fetch_streams(vector: Vector) -> None:
     forms: list[Mapping[str, Any]] = []
     for item in items:
         match item:
-            case ObjectRead():
+            case Object():
                 flags = vector["decoded"]["items"][len(forms)]["flags"]
                 explicit = bool(flags & FetchFlag.OBJECT_ID_DELTA)
                 octets = writer.encode(item.header, write_object_id=explicit)
