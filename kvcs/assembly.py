@@ -28,7 +28,7 @@ from kvcs.errors import (
 from kvcs.kvsp.shapes import Component
 from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import DIGEST_OCTETS
-from kvcs.payload import HEADER_OCTETS, parse_header, verify_data
+from kvcs.payload import HEADER_OCTETS, verify_data
 from kvcs.wanted import Lease, ObjectState, TrackState, Verification, WantedTrack
 from moqt.codes import ObjectStatus
 from moqt.session.receive.sink import COMPARED_OCTETS
@@ -138,12 +138,10 @@ class Assembly(Coverage):
         if state.digests[at] == listed and not state.recomputed[at]:
             return rejected
         for block in blocks:
+            if state.states[at][block] != _VERIFIED or block in state.recomputed[at]:
+                continue
             octets = state.digest_octets(block)
-            if (
-                state.states[at][block] != ObjectState.VERIFIED
-                or block in state.recomputed[at]
-                or state.digests[at][octets] == listed[octets]
-            ):
+            if state.digests[at][octets] == listed[octets]:
                 continue
             if layer in self._handed_over:
                 raise PublicationUnusable(
@@ -417,11 +415,12 @@ class Assembly(Coverage):
     def _verify_in_place(self, state: TrackState, header: ObjectHeader, lease: Lease) -> None:
         """As a `Verification`, for what is in its place, and at once. Raises: ObjectRejected."""
         layer, block = header.group_id, header.object_id
-        parsed = parse_header(lease.buffers[0])
-        state.expected.check_header(
-            parsed, group_id=layer, object_id=block, payload_octets=header.payload_length
+        digest = state.expected.checked_digest(
+            lease.buffers[0],
+            group_id=layer,
+            object_id=block,
+            payload_octets=header.payload_length,
         )
-        digest = parsed.data_digest
         verify_data(digest, lease.buffers[1:])
         if state.is_listed_otherwise(layer - self._first, block, digest):
             raise ObjectRejected(RejectReason.MANIFEST_DIGEST, "the manifest lists another digest")
@@ -445,13 +444,13 @@ class Assembly(Coverage):
         else:
             head = memoryview(b"") if payload is None else payload
             data = (head[HEADER_OCTETS:],)
-        parsed = parse_header(head)
-        state.expected.check_header(
-            parsed, group_id=layer, object_id=block, payload_octets=header.payload_length
+        digest = state.expected.checked_digest(
+            head, group_id=layer, object_id=block, payload_octets=header.payload_length
         )
+        octets = header.payload_length - HEADER_OCTETS
         if lease is None:
             try:
-                state.wanted.codec.check_data_octets(parsed.data_length, state.shapes[at])
+                state.wanted.codec.check_data_octets(octets, state.shapes[at])
             except CodecError as error:
                 raise ObjectRejected(error.reason, str(error)) from error
             if state.states[at][block] == _ABSENT:
@@ -459,7 +458,8 @@ class Assembly(Coverage):
                 lease = self._let(state, track, at, block, None, runs)
         verification = Verification(
             (track, layer, block),
-            parsed,
+            digest,
+            octets,
             data,
             lease=lease,
             is_placed=is_placed,
@@ -471,7 +471,7 @@ class Assembly(Coverage):
             if state.states[at][block] == _LEASED:
                 state.states[at][block] = _CHECKING
                 state.checking += 1
-        self.stats.buffered_octets += HEADER_OCTETS + verification.octets
+        self.stats.buffered_octets += header.payload_length
         return verification
 
     def _bring(self, state: TrackState, layer: int, block: int, verification: Verification) -> None:

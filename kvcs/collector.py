@@ -168,7 +168,7 @@ class Collector:
 
     def progressed(self, track: int, layer: int, block: int) -> None:
         """An Object was verified, or recomputed."""
-        if self._losses and self._losses.includes(track, layer, block):
+        if self._losses.includes(track, layer, block):
             self._recovered = True
             self._course.changed.set()
         if self.assembly.has_all_objects(layer):

@@ -38,6 +38,7 @@ MAGIC = 0x4B564F31
 VERSION = 1
 
 _LAYOUT = struct.Struct(">IBBHIIQIHHI32s")
+_BEFORE_DIGEST = struct.Struct(">IBBHIIQIHHI")
 
 _HEADER_TYPE = np.dtype(
     [
@@ -181,44 +182,63 @@ class ExpectedTrack:
                 f"{self.span.blocks} blocks (KVCS 3.4)",
             )
 
-    def check_header(
-        self, header: Header, *, group_id: int, object_id: int, payload_octets: int
-    ) -> None:
-        """Check every field of the header of the Object at a Location of this track.
+    def checked_digest(
+        self, payload: Octets, *, group_id: int, object_id: int, payload_octets: int
+    ) -> bytes:
+        """Check the header of the Object at a Location of this track; return its Data Digest.
 
-        `payload_octets` is the length of header and Data together. The digest is not checked:
-        `verify_data` does that. Flags and Reserved are ignored.
+        `payload` has the header, and may go on; `payload_octets` is the length of header and Data.
+        Flags and Reserved are ignored; the digest is for `verify_data`.
+        Raises: ObjectRejected, HEADER_TRUNCATED or the reason of the first field that is wrong.
+        """
+        digest_at = _BEFORE_DIGEST.size
+        try:
+            is_plain = payload[:digest_at] == _BEFORE_DIGEST.pack(
+                MAGIC,
+                VERSION,
+                self.component,
+                0,
+                group_id,
+                object_id,
+                self.span.token_start(object_id, self.block_tokens),
+                self.block_tokens,
+                self.codec,
+                0,
+                payload_octets - HEADER_OCTETS,
+            )
+        except struct.error:  # no header can say that
+            is_plain = False
+        if is_plain:
+            return bytes(payload[digest_at:HEADER_OCTETS])
+        # flags that are set, or a fault: look at each field
+        header = parse_header(payload)
+        self._check_fields(header, group_id, object_id, payload_octets)
+        return header.data_digest
+
+    def _check_fields(
+        self, header: Header, group_id: int, object_id: int, payload_octets: int
+    ) -> None:
+        """Check each field but the digest; Flags and Reserved are ignored.
+
         Raises: ObjectRejected with the reason of the first field that is wrong.
         """
         token_start = self.span.token_start(object_id, self.block_tokens)
         data_octets = payload_octets - HEADER_OCTETS
-        (magic, version, component, _, layer, block, start, count, codec, _, length, _) = header
-        if (
-            length == data_octets
-            and layer == group_id
-            and block == object_id
-            and start == token_start
-            and count == self.block_tokens
-            and codec == self.codec
-            and component == self.component
-            and version == VERSION
-            and magic == MAGIC
-        ):
-            return
         checks = (
-            (RejectReason.MAGIC, "Magic", magic, MAGIC),
-            (RejectReason.VERSION, "Version", version, VERSION),
-            (RejectReason.COMPONENT, "Component", component, int(self.component)),
-            (RejectReason.LAYER, "Layer", layer, group_id),
-            (RejectReason.BLOCK_INDEX, "Block Index", block, object_id),
-            (RejectReason.TOKEN_START, "Token Start", start, token_start),
-            (RejectReason.TOKEN_COUNT, "Token Count", count, self.block_tokens),
-            (RejectReason.CODEC, "Codec", codec, self.codec),
-            (RejectReason.DATA_LENGTH, "Data Length", length, data_octets),
+            (RejectReason.MAGIC, "Magic", header.magic, MAGIC),
+            (RejectReason.VERSION, "Version", header.version, VERSION),
+            (RejectReason.COMPONENT, "Component", header.component, int(self.component)),
+            (RejectReason.LAYER, "Layer", header.layer, group_id),
+            (RejectReason.BLOCK_INDEX, "Block Index", header.block_index, object_id),
+            (RejectReason.TOKEN_START, "Token Start", header.token_start, token_start),
+            (RejectReason.TOKEN_COUNT, "Token Count", header.token_count, self.block_tokens),
+            (RejectReason.CODEC, "Codec", header.codec, self.codec),
+            (RejectReason.DATA_LENGTH, "Data Length", header.data_length, data_octets),
         )
-        reason, name, came, expected = next(c for c in checks if c[2] != c[3])
-        raise ObjectRejected(
-            reason,
-            f"Group {group_id} Object {object_id}: {name} field is {came}, "
-            f"expected {expected} (KVCS 3.5)",
-        )
+        for reason, name, came, expected in checks:
+            if came != expected:
+                raise ObjectRejected(
+                    reason,
+                    f"Group {group_id} Object {object_id}: {name} field is {came}, "
+                    f"expected {expected} (KVCS 3.5)",
+                )

@@ -213,8 +213,9 @@ class TrackFeed:
                     if item.from_fill:
                         fill.next_layer = self._lose_before(fill.next_layer, item)
                     self._receive(item, subscription)
-                    if self._assembly.is_all_here(self._track) or self._checks.is_full:
-                        await self._wait_checks()
+                    if not (self._assembly.is_all_here(self._track) or self._checks.is_full):
+                        continue
+                    await self._wait_checks()
                 elif isinstance(item, SubgroupEnded):
                     layer = layer_of(item.group_id, self._layers)
                     if layer is None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kvcs.geometry import SegmentSpan
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.names import DataTrackName
-    from kvcs.payload import Header
 
 __all__ = ["LayerMemory", "Lease", "ObjectState", "TrackState", "Verification", "WantedTrack"]
 
@@ -200,7 +199,8 @@ class Verification:
     def __init__(
         self,
         where: tuple[int, int, int],
-        header: Header,
+        digest: bytes,
+        octets: int,
         data: tuple[memoryview, ...],
         *,
         lease: Lease | None,
@@ -210,8 +210,8 @@ class Verification:
     ) -> None:
         self.where = where
         """Track, layer, block."""
-        self.digest = header.data_digest
-        self.octets = header.data_length
+        self.digest = digest
+        self.octets = octets
         """Octets to hash."""
         self.data = data
         self.lease = lease

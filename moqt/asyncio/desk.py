@@ -155,6 +155,8 @@ class RequestDesk(RequestHost):
     def on_event(self, event: events.Event) -> None:
         """Hand an event to its request."""
         match event:
+            case events.ObjectReceived():  # first, since most are
+                self._hand_over(event)
             case events.SessionEstablished():
                 self.is_established = True
                 self._established()

@@ -224,6 +224,8 @@ class Request:
         if isinstance(event, _WITH_EXPIRES) and event.expires_ms is not None:
             self.expires_ms = event.expires_ms or None
         match event:
+            case events.ObjectReceived():  # first, since most are
+                self._receive_item(event)
             case events.RequestRejected():
                 timeout_s = self._session.config.request_timeout_s
                 self._end(rejection(event, self._what, timeout_s))

@@ -358,6 +358,15 @@ class ObjectReader:
             raise ValueError(
                 f"the place for Object {header.location} has {octets} octets, expected {length}"
             )
+        at = self._next - base
+        if at + length <= len(view) and not self._stash.octets:
+            for buffer in buffers:
+                buffer[:] = view[at : at + len(buffer)]
+                at += len(buffer)
+            self._next = base + at
+            self._header = None
+            self._items.append(Object(header, allocated, placement))
+            return
         self._object_end = self._next + length
         self._placement = placement
         self._allocated = allocated
@@ -367,13 +376,13 @@ class ObjectReader:
             while (held := self._stash.take_below(self._object_end)) is not None:
                 self._fill(*held)
             self._next = self._ahead.drop_through(self._next)
+            if self._next == self._object_end:
+                self._complete()
         else:
             self._copy_first(base, view)
-        if self._next == self._object_end:
-            self._complete()
 
     def _copy_first(self, base: int, view: memoryview) -> None:
-        """Copy what `view` has of a payload of which nothing has come before."""
+        """Copy what `view` has of a payload of which nothing has come before: not all of it."""
         at = self._next - base
         octets = len(view)
         for buffer in self._buffers:

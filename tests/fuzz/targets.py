@@ -356,14 +356,15 @@ def fuzz_payload(data: bytes) -> None:
     )
     with suppress(ObjectRejected):
         header = parse_header(data)
-        track.check_header(
-            header,
+        digest = track.checked_digest(
+            data,
             group_id=header.layer,
             object_id=header.block_index,
             payload_octets=len(data),
         )
+        assert digest == header.data_digest
         track.check_location(header.layer, header.block_index)
-        verify_data(header.data_digest, (data[68:],))
+        verify_data(digest, (data[68:],))
 
 
 @target

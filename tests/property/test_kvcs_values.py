@@ -111,11 +111,8 @@ def test_any_payload_is_accepted_or_rejected(payload: bytes, group_id: int, obje
         block_tokens=4,
     )
     with pytest.raises(ObjectRejected):
-        track.check_header(
-            parse_header(payload),
-            group_id=group_id,
-            object_id=object_id,
-            payload_octets=len(payload),
+        track.checked_digest(
+            payload, group_id=group_id, object_id=object_id, payload_octets=len(payload)
         )
 
 

@@ -38,9 +38,10 @@ TRACK = ExpectedTrack(
 
 def verify(payload: bytes, *, group_id: int = 3, object_id: int = 7) -> None:
     TRACK.check_location(group_id, object_id)
-    header = parse_header(payload)
-    TRACK.check_header(header, group_id=group_id, object_id=object_id, payload_octets=len(payload))
-    verify_data(header.data_digest, [memoryview(payload)[HEADER_OCTETS:]])
+    digest = TRACK.checked_digest(
+        payload, group_id=group_id, object_id=object_id, payload_octets=len(payload)
+    )
+    verify_data(digest, [memoryview(payload)[HEADER_OCTETS:]])
 
 
 def reason_of(payload: bytes, *, group_id: int = 3, object_id: int = 7) -> RejectReason:
