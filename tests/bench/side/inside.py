@@ -32,6 +32,10 @@ PIECE_OCTETS = 64 << 10
 """What the pattern is made and compared in."""
 
 
+_PARENT = open(0, "rb", buffering=0, closefd=False)
+"""Without a buffer: a line in there would be seen by nobody who waits for the pipe."""
+
+
 def say(word: str, **values: Any) -> None:
     """Tell the parent `word` and values, as one line."""
     sys.stdout.write(json.dumps({"say": word, **values}) + "\n")
@@ -46,7 +50,7 @@ def say_status() -> None:
 
 def hear() -> dict[str, Any]:
     """Wait for the parent's next line. Its end of the pipe gone: so is this process."""
-    line = sys.stdin.readline()
+    line = _PARENT.readline()
     if not line:
         raise SystemExit(3)
     heard: dict[str, Any] = json.loads(line)
@@ -54,8 +58,15 @@ def hear() -> dict[str, Any]:
 
 
 async def heard() -> dict[str, Any]:
-    """Wait for the parent's next line, while the loop runs on."""
-    return await asyncio.to_thread(hear)
+    """Wait for the parent's next line, while the loop runs on: without a thread, whose memory would
+    be measured too."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return hear()
 
 
 def plan() -> dict[str, Any]:
