@@ -32,10 +32,6 @@ PIECE_OCTETS = 64 << 10
 """What the pattern is made and compared in."""
 
 
-_PARENT = open(0, "rb", buffering=0, closefd=False)
-"""Without a buffer: a line in there would be seen by nobody who waits for the pipe."""
-
-
 def say(word: str, **values: Any) -> None:
     """Tell the parent `word` and values, as one line."""
     sys.stdout.write(json.dumps({"say": word, **values}) + "\n")
@@ -50,9 +46,12 @@ def say_status() -> None:
 
 def hear() -> dict[str, Any]:
     """Wait for the parent's next line. Its end of the pipe gone: so is this process."""
-    line = _PARENT.readline()
-    if not line:
-        raise SystemExit(3)
+    line = b""
+    while not line.endswith(b"\n"):  # no octet more, so that who waits for the pipe sees it
+        octet = os.read(0, 1)
+        if not octet:
+            raise SystemExit(3)
+        line += octet
     heard: dict[str, Any] = json.loads(line)
     return heard
 
@@ -61,11 +60,11 @@ async def heard() -> dict[str, Any]:
     """Wait for the parent's next line, while the loop runs on: without a thread, whose memory would
     be measured too."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin, ready.set)
+    loop.add_reader(0, ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_reader(sys.stdin)
+        loop.remove_reader(0)
     return hear()
 
 
