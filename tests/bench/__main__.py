@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.bench import machine, report, runner
-from tests.bench.case import MEBI, Scale
+from tests.bench.case import CACHE_OCTETS, MEBI, Scale
 from tests.bench.catalogue import all_cases
 from tests.bench.processes import ROOT
 from tests.bench.targets import verdicts
@@ -40,7 +40,7 @@ def arguments() -> argparse.ArgumentParser:
         help="these cases: names, sections, or patterns such as 'kvcs-*'",
     )
     parser.add_argument("--rounds", type=int, help="default: 5, or 1 with --quick")
-    parser.add_argument("--mebioctets", type=int, help="of one bulk transfer; default: 256")
+    parser.add_argument("--mebioctets", type=int, help="of one bulk transfer; default: 512")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     parser.add_argument("--out", type=Path, help="the folder to write to")
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         return 0
     folder = given.out or (PARTIAL if _unusual(given) else PUBLISHED)
     folder.mkdir(parents=True, exist_ok=True)
-    octets = QUICK_OCTETS if given.quick else 256 * MEBI
+    octets = QUICK_OCTETS if given.quick else CACHE_OCTETS
     scale = Scale(
         octets=given.mebioctets * MEBI if given.mebioctets else octets,
         peers_python=given.peers_python,
