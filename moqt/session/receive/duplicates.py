@@ -12,7 +12,6 @@ from moqt.session.receive.sink import COMPARED_OCTETS
 if TYPE_CHECKING:
     from moqt.types import Location, Object
 
-
 __all__ = ["MAX_OBJECTS", "SeenObjects"]
 
 MAX_OBJECTS: Final = 16384
