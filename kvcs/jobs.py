@@ -30,12 +30,14 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-class Run(Protocol):
-    """Runs jobs that do not depend on each other and returns their results in order."""
+if TYPE_CHECKING:
 
-    def __call__(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Raises what a job raised; no job runs any more then."""
-        ...
+    class Run(Protocol):
+        """Runs jobs that do not depend on each other and returns their results in order."""
+
+        def __call__(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+            """Raises what a job raised; no job runs any more then."""
+            ...
 
 
 def run_here(jobs: Sequence[Callable[[], T]]) -> list[T]:

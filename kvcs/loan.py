@@ -25,20 +25,17 @@ class Loan:
 
     def __init__(self, exporters: Iterable[object]) -> None:
         """Watch `exporters`, the objects whose end is the end of every view into the tensors."""
-        self._future: Future[None] = Future()
-        self._lock = threading.RLock()
-        watched = list(exporters)
-        self._left = len(watched)
-        while watched:
-            finalizer = weakref.finalize(watched.pop(), self._returned)
-            finalizer.atexit = False
-        if not self._left:
-            self._future.set_result(None)
+        held = list(exporters)
+        self._lock = threading.RLock()  # this thread may drop a last reference while it has it
+        self._left = len(held)
+        self._freed: Future[None] | None = None
+        """For those who wait: few loans are waited for."""
+        self._watched = [weakref.ref(exporter, self._returned) for exporter in held]
 
     @property
     def is_free(self) -> bool:
         """Whether the tensors may be overwritten."""
-        return self._future.done()
+        return not self._left
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block this thread until the tensors are free; False after `timeout_s` seconds.
@@ -46,22 +43,31 @@ class Loan:
         Not for the event loop's thread: there, await the loan.
         """
         try:
-            self._future.result(timeout_s)
+            self._end().result(timeout_s)
         except FutureTimeoutError:
             return False
         return True
 
     def __await__(self) -> Generator[object, None, None]:
         """Wait until the tensors are free. Cancelling leaves the loan as it is."""
-        yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+        yield from asyncio.shield(asyncio.wrap_future(self._end())).__await__()
 
-    def _returned(self) -> None:
+    def _end(self) -> Future[None]:
+        with self._lock:
+            if self._freed is None:
+                self._freed = Future()
+            self._settle()
+            return self._freed
+
+    def _returned(self, _exporter: object) -> None:
         # Runs in whatever thread drops the last reference.
         with self._lock:
             self._left -= 1
-            is_last = self._left == 0
-        if is_last:
-            self._future.set_result(None)
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._left and self._freed is not None and not self._freed.done():
+            self._freed.set_result(None)
 
     def __repr__(self) -> str:
         return f"<Loan {'free' if self.is_free else 'lasts'}>"

@@ -14,14 +14,9 @@ from kvcs.kvsp.identity import Prefix
 from kvcs.loan import Loan
 from kvcs.names import PublicationName, new_publication_id
 from kvcs.publication import Publication, PublicationState, Segment
-from kvcs.relay import RelayLink
 from kvcs.stats import ProducerStats
-from moqt.asyncio.dialing import dialer
-from moqt.asyncio.server import serve
-from moqt.asyncio.token_scope import TokenScope
 from moqt.codes import PublishDoneCode
 from moqt.session.publish.directory import TrackDirectory
-from moqt.uri import MoqtUri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -30,6 +25,7 @@ if TYPE_CHECKING:
     from kvcs.keys import ProducerKey
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Scope, Tokens
+    from kvcs.relay import RelayLink
     from moqt.asyncio.config import TransportConfig
     from moqt.asyncio.server import Server
     from moqt.asyncio.session import MoqtSession
@@ -92,6 +88,8 @@ class Producer:
         tell apart is the namespace: ("kvcs-1", Scope ID, ...) in the form of `namespace_form`.
         Leaving it withdraws all publications and closes all sessions.
         """
+        from moqt.asyncio.server import serve  # here, as who connects has no use for it
+
         async with cls(
             scope=scope, signing_key=signing_key, config=config or ProducerConfig()
         )._running() as producer:
@@ -134,6 +132,11 @@ class Producer:
         is one of `trusted_authorities`, each "host:port".
         Raises: what `moqt.connect` raises, for the first connection only.
         """
+        from kvcs.relay import RelayLink  # all here, as who serves has no use for it
+        from moqt.asyncio.dialing import dialer
+        from moqt.asyncio.token_scope import TokenScope
+        from moqt.uri import MoqtUri
+
         async with AsyncExitStack() as stack:
             producer = await stack.enter_async_context(
                 cls(

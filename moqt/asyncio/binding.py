@@ -46,70 +46,76 @@ LONGEST_SILENCE = 2
 probe timeouts, and one that was measured while this process was stopped may be minutes."""
 
 
-class DrivenSession(Protocol):
-    """What the driver needs of `moqt.session.core.Session`."""
+if TYPE_CHECKING:
 
-    wake: Callable[[], None]
-    """What it calls when it wants a `flush` outside of its inputs."""
+    class DrivenSession(Protocol):
+        """What the driver needs of `moqt.session.core.Session`."""
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether its end is decided."""
+        wake: Callable[[], None]
+        """What it calls when it wants a `flush` outside of its inputs."""
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When `handle_timeout` is due."""
+        @property
+        def is_closed(self) -> bool:
+            """Whether its end is decided."""
 
-    def start(self, now: float) -> None:
-        """The connection is ready."""
+        @property
+        def next_deadline(self) -> float | None:
+            """When `handle_timeout` is due."""
 
-    def receive_stream_data(
-        self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
-    ) -> None:
-        """Octets of a stream."""
+        def start(self, now: float) -> None:
+            """The connection is ready."""
 
-    def receive_reset(self, stream_id: int, raw_code: int, now: float) -> None:
-        """RESET_STREAM."""
+        def receive_stream_data(
+            self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
+        ) -> None:
+            """Octets of a stream."""
 
-    def receive_stop(self, stream_id: int, raw_code: int, now: float) -> None:
-        """STOP_SENDING."""
+        def receive_reset(self, stream_id: int, raw_code: int, now: float) -> None:
+            """RESET_STREAM."""
 
-    def receive_datagram(self, data: memoryview | bytes, now: float) -> None:
-        """An unreliable datagram."""
+        def receive_stop(self, stream_id: int, raw_code: int, now: float) -> None:
+            """STOP_SENDING."""
 
-    def handle_timeout(self, now: float) -> None:
-        """`next_deadline` has come."""
+        def receive_datagram(self, data: memoryview | bytes, now: float) -> None:
+            """An unreliable datagram."""
 
-    def connection_lost(
-        self, code: SessionErrorCode, reason: str, *, by_peer: bool, now: float
-    ) -> None:
-        """The connection is over."""
+        def handle_timeout(self, now: float) -> None:
+            """`next_deadline` has come."""
 
-    def flush(self, now: float) -> None:
-        """Send what can be sent soon."""
+        def connection_lost(
+            self, code: SessionErrorCode, reason: str, *, by_peer: bool, now: float
+        ) -> None:
+            """The connection is over."""
 
-    def next_event(self) -> Event | None:
-        """Take one event."""
+        def flush(self, now: float) -> None:
+            """Send what can be sent soon."""
 
-
-class DriverOwner(Protocol):
-    """Whom a driver reports to. No method may raise."""
-
-    def on_event(self, event: Event) -> None:
-        """An event of the session."""
-
-    def on_finished(self) -> None:
-        """The connection is over and nothing is to be sent any more."""
+        def next_event(self) -> Event | None:
+            """Take one event."""
 
 
-class ConnectionIds(Protocol):
-    """Who finds a server's connections by their IDs; a client has no need of it."""
+if TYPE_CHECKING:
 
-    def on_id_issued(self, connection_id: bytes, driver: Driver) -> None:
-        """The peer may use it from now on."""
+    class DriverOwner(Protocol):
+        """Whom a driver reports to. No method may raise."""
 
-    def on_id_retired(self, connection_id: bytes, driver: Driver) -> None:
-        """The peer doesn't use it any more."""
+        def on_event(self, event: Event) -> None:
+            """An event of the session."""
+
+        def on_finished(self) -> None:
+            """The connection is over and nothing is to be sent any more."""
+
+
+if TYPE_CHECKING:
+
+    class ConnectionIds(Protocol):
+        """Who finds a server's connections by their IDs; a client has no need of it."""
+
+        def on_id_issued(self, connection_id: bytes, driver: Driver) -> None:
+            """The peer may use it from now on."""
+
+        def on_id_retired(self, connection_id: bytes, driver: Driver) -> None:
+            """The peer doesn't use it any more."""
 
 
 class Driver:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aioquic import tls
 from aioquic._buffer import Buffer
@@ -38,7 +38,6 @@ from moqt.asyncio.config import (
 from moqt.asyncio.credit import CreditedConnection
 from moqt.asyncio.mtu_prober import MtuProber
 from moqt.asyncio.pacing import LARGEST_NETWORK_DATAGRAM_OCTETS, BurstPacer
-from moqt.asyncio.qlog import QlogDirectory, Trace
 from moqt.wire.draft import ALPN
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from aioquic.quic.stream import QuicStream
 
     from moqt.asyncio.endpoint import Datagram
+    from moqt.asyncio.qlog import QlogDirectory, Trace
 
     Arrival = Callable[[int, int, memoryview | bytes, bool], None]
     """Stream ID, offset, octets, FIN: the stream ends with these octets."""
@@ -96,10 +96,16 @@ def quic_configuration(config: TransportConfig, *, is_client: bool) -> QuicConfi
         max_datagram_frame_size=DATAGRAM_FRAME_OCTETS,
         max_datagram_size=SMALLEST_DATAGRAM_OCTETS,
         max_stream_data=config.stream_window_octets,
-        quic_logger=None
-        if config.qlog_dir is None
-        else QlogDirectory(Path(config.qlog_dir), max_events=config.qlog_max_events),
+        quic_logger=_qlog(config),
     )
+
+
+def _qlog(config: TransportConfig) -> QlogDirectory | None:
+    if config.qlog_dir is None:
+        return None
+    from moqt.asyncio.qlog import QlogDirectory  # here, as it is rarely wanted
+
+    return QlogDirectory(Path(config.qlog_dir), max_events=config.qlog_max_events)
 
 
 class HeldConnection(CreditedConnection):
@@ -192,7 +198,7 @@ class HeldConnection(CreditedConnection):
     @property
     def trace(self) -> Trace | None:
         """Its qlog; None: it has none, or it is written already."""
-        return self._quic_logger if isinstance(self._quic_logger, Trace) else None
+        return cast("Trace | None", self._quic_logger)  # `quic_configuration` names no other kind
 
     def end_trace(self) -> None:
         """Write the qlog, if there is one and aioquic has not done so; it ends there."""

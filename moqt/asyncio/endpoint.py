@@ -53,27 +53,31 @@ DATAGRAMS_IN_BUFFER = 16
 """A socket's receive buffer should hold so many: else a batch of large ones overruns it."""
 
 
-class DatagramReceiver(Protocol):
-    """Whom an endpoint reports to."""
+if TYPE_CHECKING:
 
-    def on_datagrams(self, datagrams: memoryview, segment_octets: int, address: Address) -> None:
-        """Datagrams from `address`, of so many octets each, one after another; the last may be
-        shorter. `RUN_OCTETS` at most, the receiver's to write to during the call."""
+    class DatagramReceiver(Protocol):
+        """Whom an endpoint reports to."""
 
-    def on_overflow(self) -> None:
-        """Datagrams came that the socket's buffer had no room for; some others follow."""
+        def on_datagrams(
+            self, datagrams: memoryview, segment_octets: int, address: Address
+        ) -> None:
+            """Datagrams from `address`, of so many octets each, one after another; the last may be
+            shorter. `RUN_OCTETS` at most, the receiver's to write to during the call."""
 
-    def on_batch_end(self) -> None:
-        """That was all for this wake-up."""
+        def on_overflow(self) -> None:
+            """Datagrams came that the socket's buffer had no room for; some others follow."""
 
-    def on_writable(self) -> None:
-        """The socket takes datagrams again."""
+        def on_batch_end(self) -> None:
+            """That was all for this wake-up."""
 
-    def on_error(self, error: OSError) -> None:
-        """A connected socket's peer refuses, or is unreachable."""
+        def on_writable(self) -> None:
+            """The socket takes datagrams again."""
 
-    def on_too_large(self, address: Address, octets: int | None) -> None:
-        """The path to `address` doesn't take datagrams of so many octets; None: it doesn't say."""
+        def on_error(self, error: OSError) -> None:
+            """A connected socket's peer refuses, or is unreachable."""
+
+        def on_too_large(self, address: Address, octets: int | None) -> None:
+            """The path to `address` takes no datagrams of so many octets; None: it doesn't say."""
 
 
 class UdpEndpoint:

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 _LONG_HEADER = 0x80
 
 
-class Acceptor(Protocol):
-    """Whom a listener reports to."""
+if TYPE_CHECKING:
 
-    def on_connection(self, driver: Driver) -> None:
-        """A client's first datagram came: give the driver its session."""
+    class Acceptor(Protocol):
+        """Whom a listener reports to."""
+
+        def on_connection(self, driver: Driver) -> None:
+            """A client's first datagram came: give the driver its session."""
 
 
 class Listener:

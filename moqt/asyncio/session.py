@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from moqt.wire.options import SetupOptions
 
 
-class SessionKeeper(Protocol):
-    """Who made a session and holds what it runs on."""
+if TYPE_CHECKING:
 
-    def session_established(self, session: MoqtSession) -> None:
-        """Both SETUPs are done."""
+    class SessionKeeper(Protocol):
+        """Who made a session and holds what it runs on."""
 
-    def session_finished(self, session: MoqtSession) -> None:
-        """Nothing more will be sent: its share of the socket is free."""
+        def session_established(self, session: MoqtSession) -> None:
+            """Both SETUPs are done."""
+
+        def session_finished(self, session: MoqtSession) -> None:
+            """Nothing more will be sent: its share of the socket is free."""
 
 
 class MoqtSession(SessionVerbs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from heapq import heapify
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 __all__ = ["Cursor", "CursorOwner", "CursorState", "Flow"]
 
@@ -20,18 +20,20 @@ class CursorState(Enum):
     LATE = "its next Object is older than OBJECT_DELIVERY_TIMEOUT: reset"
 
 
-class CursorOwner(Protocol):
-    """The request that a cursor writes for."""
+if TYPE_CHECKING:
 
-    @property
-    def subscriber_priority(self) -> int:
-        """0 to 255, lower is more urgent."""
+    class CursorOwner(Protocol):
+        """The request that a cursor writes for."""
 
-    def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
-        """The scheduler has let go of it: IDLE, or over. Called within `Scheduler.flush`."""
+        @property
+        def subscriber_priority(self) -> int:
+            """0 to 255, lower is more urgent."""
 
-    def stopped(self, cursor: Cursor) -> None:
-        """The peer sent STOP_SENDING for its stream, which is still open."""
+        def cursor_left(self, cursor: Cursor, state: CursorState) -> None:
+            """The scheduler has let go of it: IDLE, or over. Called within `Scheduler.flush`."""
+
+        def stopped(self, cursor: Cursor) -> None:
+            """The peer sent STOP_SENDING for its stream, which is still open."""
 
 
 class Cursor:

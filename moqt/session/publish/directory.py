@@ -19,24 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["NamespaceListener", "TrackDirectory", "TrackListener"]
 
 
-class NamespaceListener(Protocol):
-    """Who wants to hear of namespaces. Calls note what to do and never change the directory."""
+if TYPE_CHECKING:
 
-    def namespace_added(self, namespace: TrackNamespace) -> None:
-        """A namespace got its first track, or was advertised."""
+    class NamespaceListener(Protocol):
+        """Who wants to hear of namespaces. Calls note what to do and never change the directory."""
 
-    def namespace_removed(self, namespace: TrackNamespace) -> None:
-        """A namespace lost its last track and is not advertised."""
+        def namespace_added(self, namespace: TrackNamespace) -> None:
+            """A namespace got its first track, or was advertised."""
+
+        def namespace_removed(self, namespace: TrackNamespace) -> None:
+            """A namespace lost its last track and is not advertised."""
 
 
-class TrackListener(Protocol):
-    """Who wants to hear of tracks. Calls never change the directory."""
+if TYPE_CHECKING:
 
-    def track_added(self, track: TrackSource) -> None:
-        """A track is served from now on."""
+    class TrackListener(Protocol):
+        """Who wants to hear of tracks. Calls never change the directory."""
 
-    def track_removed(self, track: TrackSource) -> None:
-        """A track is not served any more."""
+        def track_added(self, track: TrackSource) -> None:
+            """A track is served from now on."""
+
+        def track_removed(self, track: TrackSource) -> None:
+            """A track is not served any more."""
 
 
 class TrackDirectory:

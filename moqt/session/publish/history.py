@@ -78,11 +78,13 @@ class StoredObject(NamedTuple):
         return self.special_header is None or not self.special_header.status
 
 
-class SubgroupWaiter(Protocol):
-    """Who has sent all that a Subgroup holds and wants to hear of more."""
+if TYPE_CHECKING:
 
-    def subgroup_grew(self) -> None:
-        """An Object was appended, or the Subgroup was closed. Called once, then forgotten."""
+    class SubgroupWaiter(Protocol):
+        """Who has sent all that a Subgroup holds and wants to hear of more."""
+
+        def subgroup_grew(self) -> None:
+            """An Object was appended, or the Subgroup was closed. Called once, then forgotten."""
 
 
 class StoredSubgroup:

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moqt.codes import GroupOrder, RangeStatus
-from moqt.session.publish.cursor import Cursor, CursorOwner, CursorState
+from moqt.session.publish.cursor import Cursor, CursorState
 from moqt.session.publish.history import StoredObject
 from moqt.session.publish.timeouts import NO_TIMEOUTS, smaller_ms
 from moqt.types import Location
@@ -20,7 +20,7 @@ from moqt.wire.subgroup_objects import SubgroupWriter
 from moqt.wire.vi64 import MAX_VI64
 
 if TYPE_CHECKING:
-    from moqt.session.publish.cursor import Flow
+    from moqt.session.publish.cursor import CursorOwner, Flow
     from moqt.session.publish.history import StoredSubgroup
     from moqt.session.publish.source import TrackSource
     from moqt.session.stats import SessionStats
@@ -31,14 +31,16 @@ __all__ = ["FetchCursor", "StreamCursor", "SubgroupCursor"]
 _READY: Final = CursorState.READY  # asked for with each Object; looking up a member takes its time
 
 
-class SubgroupOwner(CursorOwner, Protocol):
-    """The subscription that a SubgroupCursor writes for."""
+if TYPE_CHECKING:
 
-    def cursor_grew(self, cursor: SubgroupCursor) -> None:
-        """The Subgroup of an idle cursor grew or was closed. Notes what to do, no more."""
+    class SubgroupOwner(CursorOwner, Protocol):
+        """The subscription that a SubgroupCursor writes for."""
 
-    def cursor_expired(self, cursor: SubgroupCursor) -> None:
-        """SUBGROUP_DELIVERY_TIMEOUT is over: reset the stream unless it is acknowledged."""
+        def cursor_grew(self, cursor: SubgroupCursor) -> None:
+            """The Subgroup of an idle cursor grew or was closed. Notes what to do, no more."""
+
+        def cursor_expired(self, cursor: SubgroupCursor) -> None:
+            """SUBGROUP_DELIVERY_TIMEOUT is over: reset the stream unless it is acknowledged."""
 
 
 class StreamCursor(Cursor):

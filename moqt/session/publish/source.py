@@ -35,26 +35,28 @@ MAX_DATAGRAM_OBJECT_OCTETS: Final = 1120
 beside the longest headers, so that any path carries it."""
 
 
-class TrackListener(Protocol):
-    """A subscription that wants to hear of a track. Calls note what to do and do nothing else."""
+if TYPE_CHECKING:
 
-    def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
-        """A Subgroup was opened; it holds no Object yet."""
+    class TrackListener(Protocol):
+        """A subscription that wants to hear of a track. Calls only note what to do."""
 
-    def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
-        """A Subgroup is complete."""
+        def subgroup_opened(self, subgroup: StoredSubgroup) -> None:
+            """A Subgroup was opened; it holds no Object yet."""
 
-    def datagram_published(self, stored: StoredObject) -> None:
-        """An Object of Delivery Mode Datagram was published."""
+        def subgroup_closed(self, subgroup: StoredSubgroup) -> None:
+            """A Subgroup is complete."""
 
-    def state_changed(self) -> None:
-        """The subscribers are to be told the state of the track."""
+        def datagram_published(self, stored: StoredObject) -> None:
+            """An Object of Delivery Mode Datagram was published."""
 
-    def track_finished(self) -> None:
-        """The track was ended or aborted."""
+        def state_changed(self) -> None:
+            """The subscribers are to be told the state of the track."""
 
-    def measure_lag(self) -> int:
-        """Return how many octets may still be published before it has to be asked again."""
+        def track_finished(self) -> None:
+            """The track was ended or aborted."""
+
+        def measure_lag(self) -> int:
+            """Return how many octets may still be published before it has to be asked again."""
 
 
 class TrackSource:

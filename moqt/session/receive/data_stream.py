@@ -26,31 +26,33 @@ if TYPE_CHECKING:
 __all__ = ["DataStream", "Feed"]
 
 
-class Feed(Protocol):
-    """What the request of a stream does with what the stream brings."""
+if TYPE_CHECKING:
 
-    budget: ReadBudget
+    class Feed(Protocol):
+        """What the request of a stream does with what the stream brings."""
 
-    def deliver(self, item: Object, now: float) -> None:
-        """Take a whole Object; raises MalformedTrack."""
+        budget: ReadBudget
 
-    def mark(self, item: EndOfRangeRead, now: float) -> None:
-        """Take an End of Range marker."""
+        def deliver(self, item: Object, now: float) -> None:
+            """Take a whole Object; raises MalformedTrack."""
 
-    def finish(self, item: StreamFinished, now: float) -> None:
-        """The stream ended by FIN and is forgotten; raises MalformedTrack."""
+        def mark(self, item: EndOfRangeRead, now: float) -> None:
+            """Take an End of Range marker."""
 
-    def cut(self, code: StreamResetCode, raw_code: int, now: float) -> None:
-        """The peer reset the stream; it is forgotten."""
+        def finish(self, item: StreamFinished, now: float) -> None:
+            """The stream ended by FIN and is forgotten; raises MalformedTrack."""
 
-    def refuse(self, item: Object) -> None:
-        """Drop a whole Object: it is not handed over."""
+        def cut(self, code: StreamResetCode, raw_code: int, now: float) -> None:
+            """The peer reset the stream; it is forgotten."""
 
-    def abandon(self, reader: ObjectReader) -> None:
-        """Drop the unfinished Object of the stream, and its entry in the request."""
+        def refuse(self, item: Object) -> None:
+            """Drop a whole Object: it is not handed over."""
 
-    def fault(self, reason: str, code: StreamResetCode, now: float) -> None:
-        """The stream showed that the track (MALFORMED_TRACK) or an Object is not acceptable."""
+        def abandon(self, reader: ObjectReader) -> None:
+            """Drop the unfinished Object of the stream, and its entry in the request."""
+
+        def fault(self, reason: str, code: StreamResetCode, now: float) -> None:
+            """The stream showed that the track (MALFORMED_TRACK) or an Object is not acceptable."""
 
 
 class _Stage(Enum):

@@ -145,23 +145,25 @@ class SubgroupFeed:
         return True
 
 
-class FetchOwner(Protocol):
-    """The request that a fetch stream belongs to."""
+if TYPE_CHECKING:
 
-    def on_fetch_stream(self, target: FetchTarget) -> None:
-        """The stream is there."""
+    class FetchOwner(Protocol):
+        """The request that a fetch stream belongs to."""
 
-    def on_fetch_over(
-        self,
-        target: FetchTarget,
-        reset: StreamResetCode | None,
-        raw_code: int | None,
-        now: float,
-    ) -> None:
-        """The stream is over: FIN (None), or reset by the publisher."""
+        def on_fetch_stream(self, target: FetchTarget) -> None:
+            """The stream is there."""
 
-    def on_fault(self, reason: str, code: StreamResetCode) -> None:
-        """The track is malformed, or an Object too large."""
+        def on_fetch_over(
+            self,
+            target: FetchTarget,
+            reset: StreamResetCode | None,
+            raw_code: int | None,
+            now: float,
+        ) -> None:
+            """The stream is over: FIN (None), or reset by the publisher."""
+
+        def on_fault(self, reason: str, code: StreamResetCode) -> None:
+            """The track is malformed, or an Object too large."""
 
 
 class FetchTarget:

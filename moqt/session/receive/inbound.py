@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["Inbound"]
 
 
-class _Stream(Protocol):
-    def receive(self, offset: int, data: memoryview | bytes, fin: bool, now: float) -> None:
-        """Take octets."""
+if TYPE_CHECKING:
 
-    def receive_reset(self, raw_code: int, now: float) -> None:
-        """Take a reset."""
+    class _Stream(Protocol):
+        def receive(self, offset: int, data: memoryview | bytes, fin: bool, now: float) -> None:
+            """Take octets."""
+
+        def receive_reset(self, raw_code: int, now: float) -> None:
+            """Take a reset."""
 
 
 class Inbound:

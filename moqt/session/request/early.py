@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["EarlyStreams"]
 
 
-class _Receive(Protocol):
-    def __call__(
-        self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
-    ) -> None:
-        """Take octets of a request stream."""
+if TYPE_CHECKING:
+
+    class _Receive(Protocol):
+        def __call__(
+            self, stream_id: int, offset: int, data: memoryview | bytes, fin: bool, now: float
+        ) -> None:
+            """Take octets of a request stream."""
 
 
 class EarlyStreams:

@@ -46,11 +46,13 @@ class RequestHandler(Protocol):
         """The peer reset or stopped the stream; both directions are closed already."""
 
 
-class OwnHandler(RequestHandler, Protocol):
-    """The same for a request of ours."""
+if TYPE_CHECKING:
 
-    def on_timeout(self, stream: RequestStream, now: float) -> None:
-        """No first answer to our request within its time; it is cancelled already."""
+    class OwnHandler(RequestHandler, Protocol):
+        """The same for a request of ours."""
+
+        def on_timeout(self, stream: RequestStream, now: float) -> None:
+            """No first answer to our request within its time; it is cancelled already."""
 
 
 class ServedHandler(RequestHandler):
