@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import reprlib
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from kvcs import ijson
@@ -46,6 +45,10 @@ MAX_TRACKS = 64
 """Data tracks of one segment."""
 
 DIGEST_OCTETS = 32
+
+SHARED_OCTETS = 1024
+"""Digests of a Group as JSON, so long, are not copied into the text of each manifest version."""
+
 _MAX_BLOCKS = 2**32 - 1
 
 
@@ -146,12 +149,28 @@ class Manifest:
             ),
         )
 
-    def dump(self, digests_json: Mapping[bytes, bytes] = MappingProxyType({})) -> bytes:
-        """Return the JSON text, UTF-8.
+    def dump(self) -> bytes:
+        """Return the JSON text, UTF-8."""
+        return b"".join(self._json({}))
 
-        `digests_json`: what `dump_digests` gave for a Group's digests, where it is at hand: a
-        version repeats what all before it had.
+    def pieces(self, digests_json: Mapping[bytes, bytes]) -> list[bytes]:
+        """Return the JSON text, UTF-8, in pieces.
+
+        `digests_json`: what `dump_digests` gave for a Group's digests, where it is at hand. A
+        version repeats what all before it had: those of SHARED_OCTETS and more are pieces of their
+        own, so that one copy does for all.
         """
+        pieces: list[bytes] = []
+        short: list[bytes] = []
+        for piece in self._json(digests_json):
+            if len(piece) < SHARED_OCTETS:
+                short.append(piece)
+            else:
+                pieces += [b"".join(short), piece]
+                short.clear()
+        return [*pieces, b"".join(short)]
+
+    def _json(self, digests_json: Mapping[bytes, bytes]) -> Iterator[bytes]:
         head = {
             "kvcs": PROFILE_VERSION,
             "compat": self.descriptor.to_dict(),
@@ -159,10 +178,12 @@ class Manifest:
             "block_tokens": self.descriptor.block_tokens,
             "deterministic": self.deterministic,
         }
-        pieces = [_json(head)[:-1], b',"segments":[']
+        yield _json(head)[:-1] + b',"segments":['
         for index, entry in enumerate(self.segments):
-            pieces += [b"," * bool(index), *_segment_json(entry, digests_json)]
-        return b"".join([*pieces, b"]}"])
+            if index:
+                yield b","
+            yield from _segment_json(entry, digests_json)
+        yield b"]}"
 
 
 def dump_digests(digests: bytes) -> bytes:
@@ -177,7 +198,7 @@ def _json(value: object) -> bytes:
 
 
 def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> Iterator[bytes]:
-    """Yield its JSON in pieces: what is at hand of it is not copied to and fro."""
+    """Yield its JSON, the digests of each Group alone."""
     head = {
         "segment": entry.span.segment,
         "first_block": entry.span.first_block,
@@ -190,7 +211,10 @@ def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> I
     comma = b""
     for track, groups in entry.object_digests.items():
         yield comma + _json(str(track)) + b":["
-        yield b",".join(digests_json.get(group) or dump_digests(group) for group in groups)
+        for index, group in enumerate(groups):
+            if index:
+                yield b","
+            yield digests_json.get(group) or dump_digests(group)
         yield b"]"
         comma = b","
     yield b"}}"

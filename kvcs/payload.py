@@ -102,8 +102,9 @@ def pack_headers(
     span: SegmentSpan,
     block_tokens: int,
     codec: int,
-) -> list[bytes]:
-    """Return the headers of the Objects of one layer in one track, by Object ID: 68 octets each.
+) -> bytes:
+    """Return the headers of the Objects of one layer in one track, by Object ID: 68 octets each,
+    one after the other.
 
     `lengths` and `digests` are theirs, from Object 0 on; a digest has 32 octets. `codec` is the
     registry value.
@@ -122,8 +123,7 @@ def pack_headers(
     headers["codec"] = codec
     headers["data_length"] = lengths
     headers["data_digest"] = np.frombuffer(digests, "V32")
-    octets = headers.tobytes()
-    return [octets[at : at + HEADER_OCTETS] for at in range(0, len(octets), HEADER_OCTETS)]
+    return headers.tobytes()
 
 
 def pack_header(header: Header) -> bytes:

@@ -20,6 +20,7 @@ from kvcs.kvsp.tensors import LayerTensor
 from kvcs.manifest import Manifest, SegmentEntry, dump_digests
 from kvcs.names import DataTrackName
 from kvcs.payload import data_digest, pack_headers
+from moqt.session.publish.payloads import EqualPayloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,15 +95,12 @@ class PreparedGroup:
     """The Objects of one layer in one track; Object ID is the position. Empty without a tensor."""
 
     track: DataTrackName
-    payloads: tuple[tuple[Octets, ...], ...]
+    payloads: Sequence[tuple[Octets, ...]]
     """Header, then Data, as buffers that are never copied again."""
+    octets: int
+    """Of all payloads."""
     digests: bytes
     """The Data Digests one after the other, as the manifest lists them."""
-
-    @property
-    def octets(self) -> int:
-        """Payload octets of all Objects."""
-        return sum(len(buffer) for payload in self.payloads for buffer in payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +153,26 @@ def prepare_layer(
         for component, array in ((Component.K, k), (Component.V, v))
         if array is not None
     ]
-    cuts = run([partial(_cut, plan, tensor, copy=copy) for tensor in tensors])
-    sections = {tensor.component: cut for tensor, cut in zip(tensors, cuts, strict=True)}
+    gathered = run([partial(_gather, plan, tensor, copy=copy) for tensor in tensors])
+    sections = {tensor.component: octets for tensor, octets in zip(tensors, gathered, strict=True)}
 
     works = [
         _Work(
             track,
             encoding.codec,
             BlockShape(geometry, track.component, plan.descriptor.block_tokens),
+            plan.span.blocks,
             [sections[part] for part in geometry.parts(track.component)],
         )
         for track, encoding in plan.tracks
     ]
-    jobs = [(work, blocks) for work in works for blocks in work.runs(plan.span.blocks)]
+    jobs = [(work, blocks) for work in works for blocks in work.runs()]
     done = run([partial(work.encode, blocks) for work, blocks in jobs])
     for (work, _), (data, digests) in zip(jobs, done, strict=True):
         work.data += data
         work.digests += digests
     groups = tuple(work.group(plan, layer) for work in works)
-    return PreparedLayer(layer, groups, tuple(cut[0].obj for cut in cuts))
+    return PreparedLayer(layer, groups, tuple(octets.obj for octets in gathered))
 
 
 def _checked(plan: SegmentPlan, layer: int, tensor: LayerTensor) -> LayerTensor:
@@ -186,19 +185,15 @@ def _checked(plan: SegmentPlan, layer: int, tensor: LayerTensor) -> LayerTensor:
     return tensor
 
 
-def _cut(plan: SegmentPlan, tensor: LayerTensor, *, copy: bool) -> list[memoryview]:
-    return tensor.cut(
-        first_token=0,
-        block_tokens=plan.descriptor.block_tokens,
-        blocks=plan.span.blocks,
-        copy=copy,
-    )
+def _gather(plan: SegmentPlan, tensor: LayerTensor, *, copy: bool) -> memoryview:
+    return tensor.sections(0, plan.descriptor.block_tokens, plan.span.blocks, copy=copy)
 
 
 class _Work:
     """The Objects of one layer in one track, in the making.
 
-    `parts`: the raw sections of all blocks, K then V as the component has them; none without one.
+    `parts`: the raw sections of all blocks, one after the other: K's, then V's, as the component
+    has them; none for a V that does not exist.
     """
 
     def __init__(
@@ -206,32 +201,45 @@ class _Work:
         track: DataTrackName,
         codec: Codec,
         shape: BlockShape,
-        parts: list[list[memoryview]],
+        blocks: int,
+        parts: list[memoryview],
     ) -> None:
         self.data: list[list[Octets]] = []
+        """By block; of codec raw it's in `parts`."""
         self.digests = bytearray()
         self._track = track
         self._codec = codec
         self._shape = shape
+        self._blocks = blocks if parts else 0
         self._parts = parts
+        self._sections = EqualPayloads(self._blocks, parts)
 
-    def runs(self, blocks: int) -> Iterator[range]:
+    def runs(self) -> Iterator[range]:
         """Yield runs of blocks of some PART_OCTETS; none where the layer has no such tensor."""
         step = max(1, PART_OCTETS // max(1, self._shape.raw_octets))
-        for first in range(0, blocks if self._parts else 0, step):
-            yield range(first, min(first + step, blocks))
+        for first in range(0, self._blocks, step):
+            yield range(first, min(first + step, self._blocks))
 
     def encode(self, blocks: range) -> tuple[list[list[Octets]], bytes]:
         """Return the Data of a run of blocks and its digests: the one pass over the octets."""
-        sections = zip(*(part[blocks.start : blocks.stop] for part in self._parts), strict=True)
-        data = [self._codec.encode(one, self._shape) for one in sections]
-        return data, b"".join(map(data_digest, data))
+        kept: list[list[Octets]] = []
+        digests: list[bytes] = []
+        for block in blocks:
+            data = self._codec.encode(self._sections.cut(block), self._shape)
+            digests.append(data_digest(data))
+            if self._codec is not RAW:
+                kept.append(data)
+        return kept, b"".join(digests)
 
     def group(self, plan: SegmentPlan, layer: int) -> PreparedGroup:
         """Return the Objects: what was encoded, behind their headers."""
         digests = bytes(self.digests)
+        if self._codec is RAW:
+            lengths = [self._shape.raw_octets] * self._blocks
+        else:
+            lengths = [sum(map(len, data)) for data in self.data]
         heads = pack_headers(
-            [sum(map(len, data)) for data in self.data],
+            lengths,
             digests,
             component=self._track.component,
             layer=layer,
@@ -239,8 +247,13 @@ class _Work:
             block_tokens=plan.descriptor.block_tokens,
             codec=self._codec.value,
         )
-        payloads = tuple((head, *data) for head, data in zip(heads, self.data, strict=True))
-        return PreparedGroup(self._track, payloads, digests)
+        payloads: Sequence[tuple[Octets, ...]]
+        if self._codec is RAW:
+            payloads = EqualPayloads(self._blocks, (heads, *self._parts))
+        else:
+            each = EqualPayloads(self._blocks, (heads,))
+            payloads = [(*head, *data) for head, data in zip(each, self.data, strict=True)]
+        return PreparedGroup(self._track, payloads, len(heads) + sum(lengths), digests)
 
 
 class SegmentProduction:

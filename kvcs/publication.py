@@ -237,15 +237,15 @@ class Publication:
         if not self._production.is_manifest_due:
             return
         version, manifest = self._production.take_manifest()
-        octets = manifest.dump(self._production.digests_json)
+        payload = manifest.pieces(self._production.digests_json)
         if self._producer.signing_key is not None:
             from kvcs.cose import sign  # brings cbor2: only this needs it
 
-            octets = sign(octets, self._producer.signing_key)
+            payload = [sign(b"".join(payload), self._producer.signing_key)]
         writer = self._manifest_track.open_group(
             version, publisher_priority=MANIFEST_PRIORITY, ends_group=True
         )
-        writer.write(0, octets)
+        writer.write(0, payload)
         writer.close()
         if version >= KEPT_MANIFESTS:
             self._manifest_track.evict_before(Location(version + 1 - KEPT_MANIFESTS, 0))
@@ -271,8 +271,7 @@ class Publication:
                 subgroup_id=DATA_SUBGROUP_ID,
                 publisher_priority=publisher_priority(prepared.layer, self.descriptor.layers),
             )
-            for block, payload in enumerate(group.payloads):
-                writer.write(block, payload)
+            writer.write_all(group.payloads)
             writer.end_of_group()
             writer.close()
             objects += len(group.payloads)

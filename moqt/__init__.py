@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from moqt.session.config import SessionConfig
     from moqt.session.publish.directory import TrackDirectory
+    from moqt.session.publish.payloads import EqualPayloads
     from moqt.session.publish.source import SubgroupWriter, TrackSource
     from moqt.session.receive.request_options import FetchOptions, SubscribeOptions
     from moqt.session.receive.sink import ObjectSink
@@ -92,6 +93,7 @@ __all__ = [
     "Decision",
     "Denial",
     "Denied",
+    "EqualPayloads",
     "Fetch",
     "FetchItem",
     "FetchOptions",
@@ -171,6 +173,7 @@ _HOMES = {
     "Decision": "moqt.session.access.authorization",
     "Denial": "moqt.session.access.authorization",
     "Denied": "moqt.session.access.authorization",
+    "EqualPayloads": "moqt.session.publish.payloads",
     "Fetch": "moqt.asyncio.tracks",
     "FetchItem": "moqt.asyncio.tracks",
     "FetchOptions": "moqt.session.receive.request_options",

@@ -74,12 +74,23 @@ class LayerTensor:
     def cut(
         self, *, first_token: int, block_tokens: int, blocks: int, copy: bool
     ) -> list[memoryview]:
-        """Return the raw section of each of `blocks` blocks, in order, as flat read-only octets.
+        """Return the raw section of each of `blocks` blocks, in order: `sections`, cut.
+
+        Raises: TensorMismatch when the array has fewer tokens.
+        """
+        octets = self.sections(first_token, block_tokens, blocks, copy=copy)
+        size = self._geometry.raw_octets(self.component, block_tokens)
+        return [octets[block * size : (block + 1) * size] for block in range(blocks)]
+
+    def sections(
+        self, first_token: int, block_tokens: int, blocks: int, *, copy: bool
+    ) -> memoryview:
+        """Return the raw sections of `blocks` blocks, one after the other: flat read-only octets.
 
         With `copy` the octets are the caller's of this moment, in new memory. Without it they are
-        the array's own where blocks are contiguous in it, else copied too. All results are slices
-        over one exporter, `result[0].obj`, which lives until the last of them is gone: what lends
-        its array watches that object.
+        the array's own where blocks are contiguous in it, else copied too. The exporter,
+        `result.obj`, lives until the last slice of them is gone: what lends its array watches that
+        object.
         Raises: TensorMismatch when the array has fewer tokens.
         """
         tokens = block_tokens * blocks
@@ -90,8 +101,7 @@ class LayerTensor:
                 view = view.reshape(heads, blocks, block_tokens, dim).transpose(1, 0, 2, 3)
         contiguous = np.array(view, order="C", copy=True) if copy else np.ascontiguousarray(view)
         octets: memoryview = contiguous.reshape(-1).view(np.uint8).data.toreadonly()
-        size = self._geometry.raw_octets(self.component, block_tokens)
-        return [octets[block * size : (block + 1) * size] for block in range(blocks)]
+        return octets
 
     def destinations(self, first_token: int, tokens: int) -> list[memoryview] | None:
         """Return the array's own memory for one block's raw section, as runs in raw order.

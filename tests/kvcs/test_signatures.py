@@ -39,9 +39,9 @@ async def test_a_manifest_of_another_descriptor_is_refused(
     """K3.6#10, K5.4#1."""
     other = describe(head_dim=16)
 
-    original = Manifest.dump
+    original = Manifest.pieces
     monkeypatch.setattr(
-        Manifest, "dump", lambda self, *_: original(replace(self, descriptor=other))
+        Manifest, "pieces", lambda self, known: original(replace(self, descriptor=other), known)
     )
     async with staged(certificate, describe()) as stage, stage.consumer() as consumer:
         await stage.publish(1)

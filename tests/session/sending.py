@@ -9,6 +9,7 @@ from moqt.codes import GroupOrder, ObjectStatus, StreamResetCode
 from moqt.session.config import Role, SessionConfig
 from moqt.session.context import SessionContext
 from moqt.session.publish.directory import TrackDirectory
+from moqt.session.publish.payloads import EqualPayloads
 from moqt.session.publish.publisher import Publisher
 from moqt.session.publish.source import TrackSource
 from moqt.session.request.requests import Requests
@@ -333,11 +334,11 @@ def payload_of(group_id: int, object_id: int, size: int = 100) -> bytes:
 
 
 def publish(track: TrackSource, groups: Iterable[int], objects: int, size: int = 100) -> None:
-    """Write whole Groups, each with its End of Group."""
+    """Write whole Groups, each with its End of Group: one by Objects, the next in one call."""
     for group_id in groups:
         writer = track.open_group(group_id)
-        for object_id in range(objects):
-            writer.write(object_id, payload_of(group_id, object_id, size))
+        payloads = [payload_of(group_id, object_id, size) for object_id in range(objects)]
+        writer.write_all(EqualPayloads(objects, [b"".join(payloads)]) if group_id % 2 else payloads)
         writer.end_of_group()
         writer.close()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moqt.codes import GroupOrder, PublishDoneCode
 from moqt.session.config import SessionConfig
+from moqt.session.publish.payloads import EqualPayloads
 from moqt.types import Location
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import PublishDone, SubscribeOk
@@ -21,7 +22,8 @@ from tests.session.sending import MANY, NAME, Got, Sending, payload_of, places
 if TYPE_CHECKING:
     from moqt.session.publish.source import SubgroupWriter, TrackSource
 
-OPERATIONS = ["write", "write_many", "next_group", "subgroup", "room", "flush", "narrow"]
+OPERATIONS = ["write", "write_many", "next_group", "next_group_whole"]
+OPERATIONS += ["subgroup", "room", "flush", "narrow"]
 SUBSCRIBING = ["join", "join_descending", "update", "refill"]
 DISTURBING = ["pause", "resume", "stop", "cancel"]
 
@@ -63,10 +65,12 @@ class Stage:
             case "write_many":
                 for _ in range(1 + number % 7):
                     self.write(number)
-            case "next_group":
+            case "next_group" | "next_group_whole":
                 self.close()
                 self.group_id += 1 + number % 2
                 self.open()
+                if operation == "next_group_whole":
+                    self.write_all(1 + number % 7, size=number % 50)
             case "subgroup":
                 self.writers.append(
                     self.track.open_group(self.group_id, subgroup_id=len(self.writers))
@@ -119,6 +123,12 @@ class Stage:
         writer.write(self.object_id, payload_of(self.group_id, self.object_id, size))
         self.written.append((self.group_id, self.object_id))
         self.object_id += 1
+
+    def write_all(self, count: int, *, size: int) -> None:
+        payloads = [payload_of(self.group_id, number, size) for number in range(count)]
+        self.writers[0].write_all(EqualPayloads(count, [b"".join(payloads)]))
+        self.written += [(self.group_id, number) for number in range(count)]
+        self.object_id = count
 
     def finish(self) -> None:
         self.close()

@@ -9,6 +9,7 @@ from moqt.codes import (
     StreamResetCode,
 )
 from moqt.session.config import SessionConfig
+from moqt.session.publish.payloads import EqualPayloads
 from moqt.types import Location
 from moqt.wire.fetch_objects import FetchFlag
 from moqt.wire.filters import LocationFilter
@@ -40,6 +41,18 @@ def test_one_subgroup_one_stream() -> None:
     for stream, head in heads.items():
         first = head.subgroup_id or 0
         assert places(side.objects([stream])) == [(0, first + 2 * i) for i in range(3)]
+
+
+def test_who_waits_at_an_empty_subgroup_gets_all_that_is_written_in_one_call() -> None:
+    side = Sending()
+    track = side.track()
+    alias = side.alias(side.subscribe())
+    writer = track.open_group(0)
+    side.flush()
+    writer.write_all(EqualPayloads(3, [b"aabbcc"]))
+    side.flush()
+    (stream,) = side.subgroups(alias)
+    assert [one.payload for one in side.objects([stream])] == [b"aa", b"bb", b"cc"]
 
 
 def test_first_object_is_said_where_it_is_true() -> None:

@@ -14,6 +14,7 @@ from moqt.codes import GroupOrder, ObjectStatus, PublishDoneCode
 from moqt.errors import LocalProtocolError
 from moqt.session.publish.directory import TrackDirectory
 from moqt.session.publish.history import StoredObject, StoredSubgroup
+from moqt.session.publish.payloads import EqualPayloads
 from moqt.session.publish.source import TrackSource
 from moqt.types import FullTrackName, Location, TrackNamespace
 from moqt.wire.properties import TrackProperties
@@ -39,8 +40,10 @@ def filled(groups: int, objects: int, size: int = 10, retain: int | None = None)
     track = TrackSource(NAME, max_retained_octets=retain)
     for group_id in range(groups):
         writer = track.open_group(group_id)
-        for object_id in range(objects):
-            writer.write(object_id, bytes(size))
+        if group_id % 2:
+            writer.write_all(EqualPayloads(objects, [bytes(objects * size)]))
+        else:
+            writer.write_all([bytes(size)] * objects)
         writer.end_of_group()
         writer.close()
     return track
@@ -91,6 +94,85 @@ def test_memory_is_free_when_evicted() -> None:
     gc.collect()
     assert not freed
     track.evict_all()
+    gc.collect()
+    assert freed
+
+
+def test_a_whole_subgroup_in_one_call_is_what_its_objects_are_one_by_one() -> None:
+    heads, data = bytes(range(12)), np.arange(24, dtype="<u2")
+    payloads = [heads[3 * i : 3 * i + 3] + data[6 * i : 6 * i + 6].tobytes() for i in range(4)]
+    equal = EqualPayloads(4, [heads, data.data])
+    found = []
+    for write in (
+        lambda writer: [writer.write(i, one) for i, one in enumerate(payloads)],
+        lambda writer: writer.write_all(payloads),
+        lambda writer: writer.write_all(equal),
+    ):
+        track = TrackSource(NAME, clock=lambda: 5.0)
+        writer = track.open_group(2)
+        write(writer)
+        writer.write(7, b"more")
+        writer.end_of_group()
+        writer.close()
+        found.append(
+            [
+                (item.header, b"".join(item.payload), item.published_at)
+                for item in track.walk(FIRST, LAST, GroupOrder.ASCENDING)
+                if isinstance(item, StoredObject)
+            ]
+        )
+        assert track.largest == Location(2, 7)
+        assert track.published_octets == track.retained_octets == 4 * 15 + 4
+    assert found[0] == found[1] == found[2]
+    assert [payload for _, payload, _ in found[0]] == [*payloads, b"more"]
+
+
+def test_a_whole_subgroup_is_refused_as_its_objects_would_be() -> None:
+    track = TrackSource(NAME)
+    equal = EqualPayloads(3, [b"abc"])
+    writer, other = track.open_group(0), track.open_group(0, subgroup_id=1)
+    other.write(2, b"z")
+    with pytest.raises(LocalProtocolError, match="Object 2 is in another Subgroup already"):
+        writer.write_all(equal)
+    writer.write_all(EqualPayloads(2, [b"ab"]))
+    with pytest.raises(LocalProtocolError, match="has Objects up to 1, expected none yet"):
+        writer.write_all(equal)
+    other.end_of_group(3)
+    third = track.open_group(0, subgroup_id=2)
+    with pytest.raises(LocalProtocolError, match="behind End of Group at 3"):
+        third.write_all(EqualPayloads(4, [b"abcd"]))
+    third.write_all(EqualPayloads(0, []))
+    third.close()
+    with pytest.raises(LocalProtocolError, match="closed"):
+        third.write_all(equal)
+    assert walked(track, end=Location(0, 3)) == [(0, 0), (0, 1), (0, 2)]
+    assert track.retained_octets == 3
+
+
+def test_a_whole_subgroup_lies_below_the_largest_object_too() -> None:
+    track = TrackSource(NAME)
+    track.open_group(1).write(1, b"x")
+    track.open_group(0).write_all(EqualPayloads(5, [b"abcde"]))
+    assert track.largest == Location(1, 1)
+    track.open_group(1, subgroup_id=1)
+    track.open_group(2).write_all(EqualPayloads(5, [b"abcde"]))
+    assert track.largest == Location(2, 4)
+
+
+def test_memory_of_a_whole_subgroup_is_free_when_all_of_it_is_evicted_and_sent() -> None:
+    track = TrackSource(NAME)
+    lent = np.zeros(100, dtype="u1").view("u1")
+    freed: list[bool] = []
+    weakref.finalize(lent, freed.append, True)
+    track.open_group(0).write_all(EqualPayloads(10, [memoryview(lent.data)]))
+    del lent
+    track.evict_before(Location(0, 9))
+    in_flight = [*track.walk(FIRST, Location(0, 9), GroupOrder.ASCENDING)]
+    assert in_flight[0] == Location(0, 8)
+    track.evict_all()
+    gc.collect()
+    assert not freed
+    in_flight.clear()
     gc.collect()
     assert freed
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heapreplace
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moqt.codes import GroupOrder
@@ -19,6 +20,7 @@ from moqt.wire.vi64 import MAX_VI64
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from moqt.session.publish.payloads import EqualPayloads
     from moqt.session.publish.timeouts import DeliveryTimeouts
 
 __all__ = [
@@ -96,6 +98,8 @@ class StoredSubgroup:
 
     __slots__ = (
         "_cut",
+        "_equal",
+        "_equal_stop",
         "_ids",
         "_octets",
         "_part_ends",
@@ -151,6 +155,9 @@ class StoredSubgroup:
         """Of all payloads, one after the other."""
         self._part_ends = array("Q")
         """Where in `_parts` those of each Object end, `_parts_cut` included."""
+        self._equal: EqualPayloads | None = None
+        self._equal_stop = 0
+        """The first so many Objects have theirs there, not in `_parts`."""
         self._special: dict[int, StoredObject] = {}
         """By index: Objects with a `special_header`."""
         self._cut = 0
@@ -187,10 +194,14 @@ class StoredSubgroup:
             return None
         if self._special and (special := self._special.get(index)) is not None:
             return special
-        cut = self._parts_cut
-        ends = self._part_ends
-        parts = self._parts[ends[row - 1] - cut if row else 0 : ends[row] - cut]
-        return StoredObject(self, self._ids[row], self._octets[row], tuple(parts), self._times[row])
+        if index < self._equal_stop:
+            assert self._equal is not None  # until all of them are evicted
+            payload = self._equal.cut(index)
+        else:
+            cut = self._parts_cut
+            ends = self._part_ends
+            payload = tuple(self._parts[ends[row - 1] - cut if row else 0 : ends[row] - cut])
+        return StoredObject(self, self._ids[row], self._octets[row], payload, self._times[row])
 
     def append(
         self,
@@ -213,8 +224,23 @@ class StoredSubgroup:
         if self.waiters:
             self.tell_waiters()
 
+    def append_all(self, payloads: EqualPayloads, published_at: float) -> None:
+        """Store the first Objects, one a payload, from Object ID 0 on, and tell those who wait."""
+        count = len(payloads)
+        self._equal, self._equal_stop = payloads, count
+        self._ids.extend(range(count))
+        self._octets.extend(repeat(payloads.octets, count))
+        self._times.extend(repeat(published_at, count))
+        self._part_ends.extend(repeat(0, count))
+        self.octets += count * payloads.octets
+        self.last_object_id = count - 1
+        self.tell_waiters()
+
     def evict(self, count: int) -> int:
-        """Forget the first `count` Objects; return the octets of their payloads."""
+        """Forget the first `count` Objects; return the octets of their payloads.
+
+        What `EqualPayloads` refer to is free when all of theirs are evicted.
+        """
         first = self.first_index - self._cut
         stop = first + count
         octets = sum(self._octets[first:stop])
@@ -224,6 +250,8 @@ class StoredSubgroup:
         for index in range(self.first_index, self.first_index + count if self._special else 0):
             self._special.pop(index, None)
         self.first_index += count
+        if self.first_index >= self._equal_stop:
+            self._equal, self._equal_stop = None, 0
         if stop > max(_CUT_FROM, len(self._ids) // 2) or stop == len(self._ids):
             self._cut_off(stop)
         return octets

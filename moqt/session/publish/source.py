@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from moqt.codes import ObjectStatus, PublishDoneCode
 from moqt.errors import LocalProtocolError
 from moqt.session.publish.history import History, StoredGroup, StoredObject, StoredSubgroup
-from moqt.session.publish.subgroup_writer import SubgroupWriter, check_properties, payload_views
+from moqt.session.publish.payloads import payload_views
+from moqt.session.publish.subgroup_writer import SubgroupWriter, check_properties
 from moqt.session.publish.timeouts import NEVER, DeliveryTimeouts
 from moqt.types import Location, ObjectHeader
 from moqt.wire.properties import TrackProperties
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from moqt.codes import GroupOrder
+    from moqt.session.publish.payloads import EqualPayloads
     from moqt.types import FullTrackName
 
 __all__ = ["MAX_DATAGRAM_OBJECT_OCTETS", "SubgroupWriter", "TrackListener", "TrackSource"]
@@ -401,9 +403,24 @@ class TrackSource:
         ):
             self._largest_group = group_id
             self._largest_object = object_id
+        self._count(octets)
+        subgroup.append(object_id, octets, payload, published_at, special)
+        self._keep_limits(subgroup)
+
+    def store_all(self, subgroup: StoredSubgroup, payloads: EqualPayloads) -> None:
+        """Take the first Objects of a Subgroup, which were checked."""
+        largest = subgroup.group_id, len(payloads) - 1
+        if largest > (self._largest_group, self._largest_object):
+            self._largest_group, self._largest_object = largest
+        self._count(len(payloads) * payloads.octets)
+        subgroup.append_all(payloads, self.now())
+        self._keep_limits(subgroup)
+
+    def _count(self, octets: int) -> None:
         self.published_octets += octets
         self._history.octets += octets
-        subgroup.append(object_id, octets, payload, published_at, special)
+
+    def _keep_limits(self, subgroup: StoredSubgroup) -> None:
         limit = self.max_retained_octets
         if limit is not None and self._history.octets > limit:
             self._history.evict_down_to(limit, keep=subgroup)

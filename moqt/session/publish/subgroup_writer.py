@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from moqt.codes import ObjectStatus
 from moqt.errors import LocalProtocolError, RemoteProtocolError
 from moqt.session.publish.history import StoredGroup, StoredObject, StoredSubgroup
+from moqt.session.publish.payloads import EqualPayloads, payload_views
 from moqt.session.publish.timeouts import NEVER
 from moqt.types import ObjectHeader
 from moqt.wire.properties import ObjectProperties
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
 
     from moqt.session.publish.source import TrackSource
 
-__all__ = ["SubgroupWriter", "check_properties", "payload_views"]
-
-_SHORT_OCTETS: Final = 1024
-"""Up to so many, bytes are kept as they are: a memoryview of them takes 300 octets, and spares no
-more than a copy of these when they are written in two pieces."""
+__all__ = ["SubgroupWriter", "check_properties"]
 
 
 class SubgroupWriter:
@@ -67,8 +64,8 @@ class SubgroupWriter:
         views = payload_views(payload)
         octets = sum(map(len, views))
         self._check(object_id)
-        if len(self._group.subgroups) > 1 and self._group.holds(object_id):
-            raise LocalProtocolError(f"{self}: Object {object_id} is in another Subgroup already")
+        if len(self._group.subgroups) > 1:
+            self._check_unused(object_id)
         subgroup = self._subgroup
         clock = self._track.clock  # `TrackSource.now`, without a call on the way of each Object
         at = NEVER if clock is None else clock()
@@ -85,6 +82,33 @@ class SubgroupWriter:
             )
             special = StoredObject(subgroup, object_id, octets, views, at, header)
         self._track.store(subgroup, object_id, octets, views, at, special=special)
+
+    def write_all(self, payloads: Sequence[Buffer | Sequence[Buffer]]) -> None:
+        """Publish the first Objects of the Subgroup, one a payload, from Object ID 0 on.
+
+        As so many calls of `write`, but `EqualPayloads` are kept as they are, and published whole
+        or not at all.
+        Raises: what `write` raises; LocalProtocolError when the Subgroup has Objects.
+        """
+        if self._subgroup.last_object_id >= 0:
+            raise LocalProtocolError(
+                f"{self}: it has Objects up to {self._subgroup.last_object_id}, expected none yet"
+            )
+        if not isinstance(payloads, EqualPayloads):
+            for object_id, payload in enumerate(payloads):
+                self.write(object_id, payload)
+            return
+        if not payloads:
+            return
+        self._check(len(payloads) - 1)
+        if len(self._group.subgroups) > 1:
+            for object_id in range(len(payloads)):
+                self._check_unused(object_id)
+        self._track.store_all(self._subgroup, payloads)
+
+    def _check_unused(self, object_id: int) -> None:
+        if self._group.holds(object_id):
+            raise LocalProtocolError(f"{self}: Object {object_id} is in another Subgroup already")
 
     def _check_properties(self, object_id: int, properties: bytes) -> None:
         subgroup = self._subgroup
@@ -160,17 +184,3 @@ def check_properties(what: str, group_id: int, object_id: int, properties: bytes
         fault = error.reason
     if fault is not None:
         raise LocalProtocolError(f"{what}: {fault}")
-
-
-def payload_views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview | bytes, ...]:
-    """Return the octets of a payload, not copied, without empty buffers."""
-    parts = payload if isinstance(payload, list | tuple) else (payload,)
-    views: list[memoryview | bytes] = []
-    for part in parts:
-        view = memoryview(part)
-        if view.ndim != 1 or view.format != "B":
-            view = view.cast("B")
-        if view.nbytes:
-            is_short = isinstance(part, bytes) and len(part) <= _SHORT_OCTETS
-            views.append(part if is_short else view)
-    return tuple(views)

@@ -65,6 +65,33 @@ def test_a_manifest_reads_back() -> None:
     assert (MANIFEST.layers, MANIFEST.blocks) == (3, 4)
 
 
+def test_versions_share_the_digests_of_large_groups() -> None:
+    groups = (bytes(50 * 32), bytes(range(32)) * 50, bytes(50 * 32))
+    large = SegmentEntry(
+        span=SegmentSpan(segment=2, first_block=4, blocks=50),
+        block_keys_sha256=bytes(32),
+        tracks=tracks(2)[:1],
+        complete=False,
+        object_digests={tracks(2)[0]: groups},
+    )
+    manifest = replace(MANIFEST, segments=(*MANIFEST.segments, large))
+    later = replace(manifest, segments=(*MANIFEST.segments, replace(large, complete=True)))
+    at_hand = {
+        group: dump_digests(group)
+        for entry in manifest.segments
+        for of_track in entry.object_digests.values()
+        for group in of_track
+    }
+    assert Manifest.load(manifest.dump()) == manifest
+    for version in (manifest, later):
+        pieces = version.pieces(at_hand)
+        assert b"".join(pieces) == version.dump()
+        assert len(pieces) == 2 * 3 + 1  # small ones are in what lies between
+        for group in groups:
+            assert any(piece is at_hand[group] for piece in pieces)
+    assert b"".join(MANIFEST.pieces({})) == MANIFEST.dump()
+
+
 def test_the_json_is_that_of_the_profile() -> None:
     """K3.6#3."""
     value = json.loads(MANIFEST.dump())

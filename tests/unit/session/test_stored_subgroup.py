@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moqt.codes import ObjectStatus
 from moqt.session.publish.history import StoredObject, StoredSubgroup
+from moqt.session.publish.payloads import EqualPayloads
 from moqt.types import ObjectHeader
 
 
@@ -28,6 +29,13 @@ def test_columns_give_what_was_stored_wherever_evicted(seed: int) -> None:
     stored: list[StoredObject] = []
     evicted = 0
     object_id = -1
+    if at_once := rng.choice((0, 1, 100)):
+        payloads = EqualPayloads(at_once, [rng.randbytes(3 * at_once), rng.randbytes(at_once)])
+        subgroup.append_all(payloads, 0.5)
+        stored += [
+            StoredObject(subgroup, number, 4, payloads[number], 0.5) for number in range(at_once)
+        ]
+        object_id = at_once - 1
     for _ in range(40):
         for _ in range(rng.randrange(30)):
             object_id += rng.choice((1, 1, 1, 5))
