@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.bench import plots
 from tests.bench.case import Metric, Section
+from tests.bench.objects import MAX_OBJECTS
 from tests.bench.records import Record, Records, Spread
 from tests.bench.targets import verdicts
 
@@ -71,6 +72,8 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
         Metric.OBJECTS,
         Metric.SENDER_CPU,
         Metric.RECEIVER_CPU,
+        Metric.SENDER_GROWTH,
+        Metric.RECEIVER_GROWTH,
         Metric.DATAGRAM,
         Metric.RETRIES,
     ),
@@ -122,7 +125,8 @@ COLUMNS: dict[Section, tuple[Metric, ...]] = {
 }
 
 NOTES: dict[Section, str] = {
-    Section.OBJECTS: "Discovered datagram size. An Object is one block of K or of V.",
+    Section.OBJECTS: "Discovered datagram size. An Object is one block of K or of V. A transfer has"
+    f" {MAX_OBJECTS:,} Objects or half a cache, whichever is less.",
     Section.CONSUMERS: "All consumers share the receiver's core. MB/s is the sum over them."
     " Datagrams, losses and wake-ups: by the `connection_stats` of the producer's sessions, for the"
     " measured time.",

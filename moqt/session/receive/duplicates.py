@@ -15,16 +15,22 @@ if TYPE_CHECKING:
 __all__ = ["MAX_OBJECTS", "SeenObjects"]
 
 MAX_OBJECTS: Final = 16384
-"""Objects of one track that are remembered; the one seen first is forgotten first."""
+"""Objects of one track that are remembered; those of the run seen first are forgotten first."""
 
+_RUN_BITS: Final = 10
+"""Object IDs that differ in these bits alone are remembered as one run."""
 
-_Record = tuple[int | None, int, int, int | None, int, bool]
-"""What must be the same in each copy of an Object: Subgroup ID (None: Delivery Mode Datagram),
-priority, octets of payload, CRC-32 of the immutable properties and of the payload, and whether the
-latter is of its beginning alone. A plain tuple, which is quick to make and to collect."""
+_Likeness = tuple[int | None, int, int, int | None, bool]
+"""Subgroup ID (None: Delivery Mode Datagram), priority, octets of payload, CRC-32 of the immutable
+properties, and whether its checksum is of the payload's beginning alone. Equal ones are kept once:
+those of one Subgroup mostly are."""
+
+_Record = tuple[_Likeness, int]
+"""What must be the same in each copy of an Object, with the CRC-32 of its payload. A plain tuple,
+which is quick to make and to collect."""
 
 _COMPARED: Final = ("Subgroup ID", "priority", "payload length", "immutable properties")
-"""What the first parts of a `_Record` are called."""
+"""What the first parts of a `_Likeness` are called."""
 
 
 class SeenObjects:
@@ -35,29 +41,50 @@ class SeenObjects:
     its beginning is read here: `COMPARED_OCTETS`, where a format has its header.
     """
 
-    __slots__ = ("_records",)
+    __slots__ = ("_count", "_key", "_likeness", "_run", "_runs")
 
     def __init__(self) -> None:
-        self._records: OrderedDict[tuple[int, int], _Record] = OrderedDict()
+        self._runs: OrderedDict[tuple[int, int], dict[int, _Record]] = OrderedDict()
+        """By Group ID and the upper bits of the Object ID, then by Object ID."""
+        self._count = 0
+        self._key: tuple[int, int] | None = None
+        self._run: dict[int, _Record] = {}
+        """The run of `_key`, where the last Object was."""
+        self._likeness: _Likeness | None = None
+        """The last Object's."""
 
     def see(self, item: Object, immutable_properties: bytes | None) -> None:
         """Take an Object; raises MalformedTrack when it was another one before."""
         header = item.header
-        is_placed = item.placement is not None
-        record = (
+        likeness = (
             header.subgroup_id,
             header.publisher_priority,
             header.payload_length,
             None if immutable_properties is None else crc32(immutable_properties),
-            _checksum(item),
-            is_placed,
+            item.placement is not None,
         )
-        known = self._records.setdefault((header.group_id, header.object_id), record)
+        if likeness == self._likeness:
+            likeness = self._likeness
+        else:
+            self._likeness = likeness
+        record = (likeness, _checksum(item))
+        object_id = header.object_id
+        key = (header.group_id, object_id >> _RUN_BITS)
+        if key != self._key:
+            self._key, self._run = key, self._runs.setdefault(key, {})
+        known = self._run.setdefault(object_id, record)
         if known is record:
-            if len(self._records) > MAX_OBJECTS:
-                self._records.popitem(last=False)
+            self._count += 1
+            if self._count > MAX_OBJECTS:
+                self._forget()
         elif known != record:
             _compare(header.location, known, record)
+
+    def _forget(self) -> None:
+        key, run = self._runs.popitem(last=False)
+        self._count -= len(run)
+        if key == self._key:
+            self._key = None
 
 
 def _checksum(item: Object) -> int:
@@ -73,15 +100,12 @@ def _checksum(item: Object) -> int:
 
 
 def _compare(location: Location, known: _Record, record: _Record) -> None:
-    differing = ["Delivery Mode"] if (known[0] is None) != (record[0] is None) else []
+    (before, known_checksum), (after, checksum) = known, record
+    differing = ["Delivery Mode"] if (before[0] is None) != (after[0] is None) else []
     differing += [
-        name
-        for name, before, after in zip(_COMPARED, known, record, strict=False)
-        if before != after
+        name for name, one, other in zip(_COMPARED, before, after, strict=False) if one != other
     ]
-    *_, known_checksum, known_is_placed = known
-    *_, checksum, is_placed = record
-    if known_is_placed == is_placed and known_checksum != checksum:
+    if before[-1] == after[-1] and known_checksum != checksum:
         differing.append("payload")
     if differing:
         raise MalformedTrack(f"Object {location} came twice, with another {differing[0]}")
