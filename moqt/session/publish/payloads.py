@@ -37,7 +37,8 @@ class EqualPayloads(Sequence[tuple[memoryview | bytes, ...]]):
 
     Payload i of `count` is the i-th of `count` equal pieces of each buffer, one after the other. So
     Objects need no memory of their own, however many and small: a reference to a piece has 184
-    octets. The buffers are kept, not copied; any C-contiguous ones will do.
+    octets. The buffers are kept, not copied, until all of them are evicted and sent; any
+    C-contiguous ones will do.
     Raises: ValueError for a buffer that is no multiple of `count` octets long; TypeError for one
     that is not contiguous.
     """
