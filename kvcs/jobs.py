@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-__all__ = ["Run", "SharedRun", "patient_threads", "processors", "run_here"]
+__all__ = ["SharedRun", "patient_threads", "processors", "run_here"]
 
 T = TypeVar("T")
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Loan"]
 
+_awaited: set[Loan] = set()
+"""Loans that somebody waits for, who may be referred to by nothing else: as many as waits last."""
+
 
 class Loan:
     """Tensors that a publication reads in place: they must not change while it lasts.
@@ -56,6 +59,7 @@ class Loan:
         with self._lock:
             if self._freed is None:
                 self._freed = Future()
+                _awaited.add(self)
             self._settle()
             return self._freed
 
@@ -66,8 +70,10 @@ class Loan:
             self._settle()
 
     def _settle(self) -> None:
+        # With the lock, which nobody wants any more when nothing is left: no return is to come.
         if not self._left and self._freed is not None and not self._freed.done():
             self._freed.set_result(None)
+            _awaited.discard(self)
 
     def __repr__(self) -> str:
         return f"<Loan {'free' if self.is_free else 'lasts'}>"

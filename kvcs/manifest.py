@@ -46,8 +46,9 @@ MAX_TRACKS = 64
 
 DIGEST_OCTETS = 32
 
-SHARED_OCTETS = 1024
-"""Digests of a Group as JSON, so long, are not copied into the text of each manifest version."""
+SHARED_OCTETS = 8192
+"""Digests of a Group as JSON, so long, are not copied into the text of each manifest version: with
+shorter ones the memory saved is not worth the time that many pieces take to send."""
 
 _MAX_BLOCKS = 2**32 - 1
 
@@ -198,7 +199,7 @@ def _json(value: object) -> bytes:
 
 
 def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> Iterator[bytes]:
-    """Yield its JSON, the digests of each Group alone."""
+    """Yield its JSON, the digests of large Groups alone."""
     head = {
         "segment": entry.span.segment,
         "first_block": entry.span.first_block,
@@ -211,10 +212,14 @@ def _segment_json(entry: SegmentEntry, digests_json: Mapping[bytes, bytes]) -> I
     comma = b""
     for track, groups in entry.object_digests.items():
         yield comma + _json(str(track)) + b":["
-        for index, group in enumerate(groups):
-            if index:
-                yield b","
-            yield digests_json.get(group) or dump_digests(group)
+        texts = [digests_json.get(group) or dump_digests(group) for group in groups]
+        if max(map(len, texts), default=0) < SHARED_OCTETS:
+            yield b",".join(texts)
+        else:
+            for index, text in enumerate(texts):
+                if index:
+                    yield b","
+                yield text
         yield b"]"
         comma = b","
     yield b"}}"

@@ -317,7 +317,7 @@ class Production:
         self.deterministic = deterministic
         self.segments: list[SegmentProduction] = []
         self.digests_json: dict[bytes, bytes] = {}
-        """By the digests of a Group: their JSON, for `Manifest.dump`."""
+        """By the digests of a Group: their JSON, for `Manifest.pieces`."""
         self._layers_per_manifest = layers_per_manifest
         self._max_segments = max_segments
         self._next_version = 0

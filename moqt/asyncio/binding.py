@@ -93,9 +93,6 @@ if TYPE_CHECKING:
         def next_event(self) -> Event | None:
             """Take one event."""
 
-
-if TYPE_CHECKING:
-
     class DriverOwner(Protocol):
         """Whom a driver reports to. No method may raise."""
 
@@ -104,9 +101,6 @@ if TYPE_CHECKING:
 
         def on_finished(self) -> None:
             """The connection is over and nothing is to be sent any more."""
-
-
-if TYPE_CHECKING:
 
     class ConnectionIds(Protocol):
         """Who finds a server's connections by their IDs; a client has no need of it."""

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from moqt.types import FullTrackName, TrackNamespace
     from moqt.wire.options import SetupOptions
 
-
-if TYPE_CHECKING:
-
     class SessionKeeper(Protocol):
         """Who made a session and holds what it runs on."""
 

@@ -80,6 +80,8 @@ def test_payload_forms() -> None:
         writer.write(4, "text")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="contiguous"):
         writer.write(4, array.T.data)
+    with pytest.raises(TypeError, match="contiguous"):
+        writer.write(4, memoryview(b"abcd")[::2])
     writer.write(4, b"the failed ones took no ID")
 
 

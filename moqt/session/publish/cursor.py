@@ -6,7 +6,7 @@ from enum import Enum
 from heapq import heapify
 from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["Cursor", "CursorOwner", "CursorState", "Flow"]
+__all__ = ["Cursor", "CursorState", "Flow"]
 
 
 class CursorState(Enum):

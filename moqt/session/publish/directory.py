@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moqt.session.publish.source import TrackSource
     from moqt.types import FullTrackName, TrackNamespace
 
-__all__ = ["NamespaceListener", "TrackDirectory", "TrackListener"]
+__all__ = ["TrackDirectory"]
 
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
         def namespace_removed(self, namespace: TrackNamespace) -> None:
             """A namespace lost its last track and is not advertised."""
-
-
-if TYPE_CHECKING:
 
     class TrackListener(Protocol):
         """Who wants to hear of tracks. Calls never change the directory."""

@@ -29,7 +29,6 @@ __all__ = [
     "StoredGroup",
     "StoredObject",
     "StoredSubgroup",
-    "SubgroupWaiter",
 ]
 
 DATAGRAMS: Final = -1
@@ -226,6 +225,8 @@ class StoredSubgroup:
 
     def append_all(self, payloads: EqualPayloads, published_at: float) -> None:
         """Store the first Objects, one a payload, from Object ID 0 on, and tell those who wait."""
+        assert not self._ids  # so that the number of a payload is the index of its Object
+        assert not self._cut
         count = len(payloads)
         self._equal, self._equal_stop = payloads, count
         self._ids.extend(range(count))

@@ -29,7 +29,11 @@ def payload_views(payload: Buffer | Sequence[Buffer]) -> tuple[memoryview | byte
 
 def _octets_of(part: Buffer) -> memoryview:
     view = memoryview(part)
-    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
+    if not view.c_contiguous:
+        raise TypeError(f"a buffer of strides {view.strides}, expected a contiguous one")
+    if view.ndim == 1 and view.format == "B":
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 class EqualPayloads(Sequence[tuple[memoryview | bytes, ...]]):
@@ -39,13 +43,15 @@ class EqualPayloads(Sequence[tuple[memoryview | bytes, ...]]):
     Objects need no memory of their own, however many and small: a reference to a piece has 184
     octets. The buffers are kept, not copied, until all of them are evicted and sent; any
     C-contiguous ones will do.
-    Raises: ValueError for a buffer that is no multiple of `count` octets long; TypeError for one
-    that is not contiguous.
+    Raises: ValueError for a negative `count`, or a buffer that is no multiple of it long; TypeError
+    for one that is not contiguous.
     """
 
     __slots__ = ("_columns", "_count", "octets")
 
     def __init__(self, count: int, buffers: Sequence[Buffer]) -> None:
+        if count < 0:
+            raise ValueError(f"{count} payloads, expected none or more")
         self._count = count
         self._columns: list[tuple[memoryview | bytes, int]] = []
         for part in buffers:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from moqt.session.publish.payloads import EqualPayloads
     from moqt.types import FullTrackName
 
-__all__ = ["MAX_DATAGRAM_OBJECT_OCTETS", "SubgroupWriter", "TrackListener", "TrackSource"]
+__all__ = ["MAX_DATAGRAM_OBJECT_OCTETS", "SubgroupWriter", "TrackSource"]
 
 MAX_DATAGRAM_OBJECT_OCTETS: Final = 1120
 """Payload and properties of an Object for datagrams: what a QUIC packet of 1200 octets has room for
@@ -65,8 +65,9 @@ class TrackSource:
     """A track that this endpoint publishes: its live edge and what it retains.
 
     `max_retained_octets`: payload octets kept for late joiners; the first Objects go first, the
-    newest one always stays. None: nothing is evicted unless asked for. A subscription that has not
-    been handed an Object before it was evicted ends with TOO_FAR_BEHIND.
+    newest one always stays. None: nothing is evicted unless asked for. Memory of `EqualPayloads` is
+    free when the last of theirs is evicted. A subscription that has not been handed an Object
+    before it was evicted ends with TOO_FAR_BEHIND.
     Delivery timeouts in `properties` are told to subscribers and heeded; the subscriber's own holds
     where it is smaller, that of a Subgroup's first Object in place of the track's (MOQT-22 5.2).
     `clock`: seconds, as the sessions that serve it count them; None: the first one brings its own.

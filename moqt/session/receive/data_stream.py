@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moqt.wire.object_reader import ObjectReader, StreamFinished, StreamItem
     from moqt.wire.streams import StreamHead
 
-__all__ = ["DataStream", "Feed"]
+__all__ = ["DataStream"]
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_OBJECTS", "SeenObjects"]
 
 MAX_OBJECTS: Final = 16384
-"""Objects of one track that are remembered; those of the run seen first are forgotten first."""
+"""Objects of one track that are remembered, a run at a time: what the run that nothing was seen of
+for longest has is forgotten first."""
+
+MAX_OBJECT_RUNS: Final = MAX_OBJECTS // 2
+"""Runs of one track: where each has an Object or two, it takes more memory than they do."""
 
 _RUN_BITS: Final = 10
 """Object IDs that differ in these bits alone are remembered as one run."""
@@ -72,10 +76,11 @@ class SeenObjects:
         key = (header.group_id, object_id >> _RUN_BITS)
         if key != self._key:
             self._key, self._run = key, self._runs.setdefault(key, {})
+            self._runs.move_to_end(key)
         known = self._run.setdefault(object_id, record)
         if known is record:
             self._count += 1
-            if self._count > MAX_OBJECTS:
+            if self._count > MAX_OBJECTS or len(self._runs) > MAX_OBJECT_RUNS:
                 self._forget()
         elif known != record:
             _compare(header.location, known, record)

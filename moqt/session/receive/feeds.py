@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from moqt.wire.object_reader import EndOfRangeRead, ObjectReader, StreamFinished
     from moqt.wire.streams import SubgroupHeader
 
-__all__ = ["FetchFeed", "FetchOwner", "FetchTarget", "SubgroupFeed"]
+__all__ = ["FetchFeed", "FetchTarget", "SubgroupFeed"]
 
 
 class SubgroupFeed:

@@ -66,9 +66,9 @@ def test_a_manifest_reads_back() -> None:
 
 
 def test_versions_share_the_digests_of_large_groups() -> None:
-    groups = (bytes(50 * 32), bytes(range(32)) * 50, bytes(50 * 32))
+    groups = (bytes(150 * 32), bytes(range(32)) * 150, bytes(150 * 32))
     large = SegmentEntry(
-        span=SegmentSpan(segment=2, first_block=4, blocks=50),
+        span=SegmentSpan(segment=2, first_block=4, blocks=150),
         block_keys_sha256=bytes(32),
         tracks=tracks(2)[:1],
         complete=False,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from kvcs import loan as loan_module
 from kvcs.loan import Loan
 
 if TYPE_CHECKING:
@@ -74,6 +75,24 @@ async def test_waiting_may_be_cancelled_and_the_loan_stays_as_it_is() -> None:
     arrays.clear()
     await asyncio.wait_for(second, 30)
     await loan
+
+
+async def test_who_waits_is_told_though_nothing_else_refers_to_the_loan() -> None:
+    """The loop refers to tasks weakly."""
+    arrays = lent()
+    told = asyncio.Event()
+
+    async def wait(loan: Loan) -> None:
+        await loan
+        told.set()
+
+    waiting = {asyncio.create_task(wait(Loan(arrays)))}
+    await asyncio.sleep(0)
+    waiting.clear()
+    gc.collect()
+    arrays.clear()
+    await asyncio.wait_for(told.wait(), 30)
+    assert not loan_module._awaited
 
 
 def test_a_loan_that_nobody_holds_is_gone() -> None:

@@ -46,6 +46,7 @@ def test_large_pieces_are_the_memory_that_was_given() -> None:
 def test_no_payloads() -> None:
     assert [*EqualPayloads(0, [])] == [*EqualPayloads(0, [b""])] == []
     assert EqualPayloads(0, []).octets == 0
+    assert [*EqualPayloads(2, [np.zeros((0, 4), "<f4").data])] == [(), ()]
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
@@ -55,6 +56,10 @@ def test_what_cannot_be_cut_is_refused() -> None:
         EqualPayloads(0, [b"a"])
     with pytest.raises(TypeError, match="contiguous"):
         EqualPayloads(2, [np.zeros((2, 3)).T.data])
+    with pytest.raises(TypeError, match="contiguous"):
+        EqualPayloads(2, [memoryview(b"abcd")[::2]])
+    with pytest.raises(ValueError, match="-1 payloads"):
+        EqualPayloads(-1, [b"abc"])
 
 
 def test_many_small_objects_take_little_memory_of_their_own() -> None:
