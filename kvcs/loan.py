@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["Loan"]
 
 _awaited: set[Loan] = set()
-"""Loans that somebody waits for, who may be referred to by nothing else: as many as waits last."""
+"""Loans that last and that somebody has waited for: who waits may be referred to by nothing else.
+No more than there are tensors lent."""
 
 
 class Loan:

@@ -194,21 +194,19 @@ TARGETS = (
         measure=_peak(Metric.RECEIVER_PEAK),
         note="the whole process, interpreter and modules included",
     ),
-    Target(
-        what="producer peak memory on asyncio's own loop",
-        bound=MEMORY_MIB,
-        is_floor=False,
-        unit=" MiB",
-        measure=_figure("kvcs-default-asyncio", Metric.SENDER_PEAK),
-        note="as above; the lines before are on uvloop",
-    ),
-    Target(
-        what="consumer peak memory on asyncio's own loop",
-        bound=MEMORY_MIB,
-        is_floor=False,
-        unit=" MiB",
-        measure=_figure("kvcs-default-asyncio", Metric.RECEIVER_PEAK),
-        note="as above; the lines before are on uvloop",
+    *(
+        Target(
+            what=f"{side} peak memory on asyncio's own loop",
+            bound=MEMORY_MIB,
+            is_floor=False,
+            unit=" MiB",
+            measure=_figure("kvcs-default-asyncio", metric),
+            note="as above; the lines before are on uvloop",
+        )
+        for side, metric in (
+            ("producer", Metric.SENDER_PEAK),
+            ("consumer", Metric.RECEIVER_PEAK),
+        )
     ),
     Target(
         what="1 Gbit/s, 20 ms: share of the link",
